@@ -1,0 +1,3 @@
+//! The edge core: what runs on a node.
+
+pub mod runtime;
