@@ -4,6 +4,8 @@
 //! every state machine is driven from outside, so that the daemons and the simulator run the same code.
 
 pub mod delta;
+pub mod digest;
+pub mod frame;
 pub mod object;
 pub mod time;
 pub mod value;
