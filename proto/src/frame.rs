@@ -33,8 +33,9 @@ pub enum Frame {
     Down { session: u32, seq: u32, items: Vec<Down> },
     /// Edge to cloud: what happened on the node.
     Up { session: u32, seq: u32, items: Vec<Up> },
-    /// Everything up to this frame of the other end is durable here.
-    Ack { session: u32, seq: u32 },
+    /// Everything up to this frame of the other end is durable here, but for the reports of these handles, whose base is
+    /// not known: they are needed in full. Repeated until they came.
+    Ack { session: u32, seq: u32, need_full: Vec<u32> },
     /// What do you hold under this prefix?
     Ask { session: u32, of: Side, prefix: Prefix },
     /// The answer.
@@ -149,10 +150,6 @@ pub enum Down {
     },
     /// A piece of a body too large for one frame.
     Chunk(Vec<u8>),
-    /// The report's base is not known here: send the whole.
-    NeedFull {
-        handle: u32,
-    },
     /// The answer to [`Up::Request`]: a certificate chain, PEM.
     Certificate(Vec<u8>),
 }
@@ -300,7 +297,6 @@ mod tests {
             Down::Delete { handle: 10 },
             Down::Mark { revision: Revision(11), digest: Digest([12; 8]) },
             Down::Chunk(vec![13]),
-            Down::NeedFull { handle: 14 },
             Down::Certificate(vec![15]),
         ];
         let ups = vec![
@@ -326,14 +322,14 @@ mod tests {
             (Frame::Confirm { session: 300 }, "0103ac02"),
             (
                 Frame::Down { session: 1, seq: 2, items },
-                "010401020800aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa0101020002030401050601010701080902010002\
-                 0a030b0c0c0c0c0c0c0c0c04010d050e06010f",
+                "010401020700aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa0101020002030401050601010701080902010002\
+                 0a030b0c0c0c0c0c0c0c0c04010d05010f",
             ),
             (
                 Frame::Up { session: 1, seq: 2, items: ups },
                 "010501020600010302030104020501060301070401080009040000",
             ),
-            (Frame::Ack { session: 1, seq: 2 }, "01060102"),
+            (Frame::Ack { session: 1, seq: 2, need_full: vec![3] }, "010601020103"),
             (
                 Frame::Ask { session: 1, of: Side::Reports, prefix: Prefix::default() },
                 "010701010000",
@@ -367,7 +363,7 @@ mod tests {
         assert_eq!(Frame::decode(&[]), Err(FrameError::Empty));
         assert_eq!(Frame::decode(&[2, 0]), Err(FrameError::Version(2)));
         assert!(matches!(Frame::decode(&[VERSION, 200]), Err(FrameError::Malformed(_))));
-        assert_eq!(Frame::decode(&[VERSION, 6, 1, 2, 9]), Err(FrameError::Trailing(1)));
+        assert_eq!(Frame::decode(&[VERSION, 6, 1, 2, 0, 9]), Err(FrameError::Trailing(1)));
         let limit = |chunk: usize| Frame::Up { session: 1, seq: 1, items: vec![Up::Chunk(vec![0; chunk])] };
         let most = FRAME_MAX - 8;
         assert_eq!(limit(most).encode().len(), FRAME_MAX);

@@ -7,5 +7,6 @@ pub mod delta;
 pub mod digest;
 pub mod frame;
 pub mod object;
+pub mod session;
 pub mod time;
 pub mod value;

@@ -37,6 +37,11 @@ impl Dictionary {
         (shorter.hash() == hash).then_some(shorter)
     }
 
+    /// The first `len` texts, if this build knows as many.
+    pub fn first(len: u32) -> Option<Self> {
+        (len <= Self::full().len).then_some(Self { len })
+    }
+
     pub fn len(self) -> u32 {
         self.len
     }
