@@ -1,0 +1,145 @@
+//! Where the PKI keeps what must outlive the process: the seam to the store.
+//!
+//! Three spaces of sealed records, and the Node object that an enrolment makes in the same commit.
+
+use std::error::Error;
+use std::fmt;
+use std::pin::Pin;
+
+use proto::object::Uid;
+use proto::value::Value;
+
+/// CA keys and certificates.
+pub const CAS: &str = "ca";
+/// Join tokens, their secrets hashed.
+pub const TOKENS: &str = "join-token";
+/// Enrolments.
+pub const ENROLMENTS: &str = "enrolment";
+
+/// What a ledger answers when it is done.
+pub type Reply<'a, T> = Pin<Box<dyn Future<Output = Result<T, LedgerError>> + Send + 'a>>;
+
+/// A store as the PKI sees it.
+pub trait Ledger: Send + Sync + 'static {
+    /// Every record of a space, with its id.
+    fn records(&self, space: &'static str) -> Reply<'_, Vec<(String, Vec<u8>)>>;
+
+    /// The identity of the Node with this name.
+    fn node(&self, name: &str) -> Option<Uid>;
+
+    /// Makes all of these writes or none, durably.
+    fn commit(&self, writes: Vec<Write>) -> Reply<'_, ()>;
+}
+
+/// One write of a commit.
+#[derive(Clone, PartialEq)]
+pub enum Write {
+    Put {
+        space: &'static str,
+        id: String,
+        bytes: Vec<u8>,
+    },
+    Delete {
+        space: &'static str,
+        id: String,
+    },
+    /// A Node object, complete with its uid; fails with [`LedgerError::NodeExists`] when the name is taken.
+    CreateNode {
+        name: String,
+        value: Value,
+    },
+}
+
+/// Without the bytes, which are secrets.
+impl fmt::Debug for Write {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Put { space, id, .. } => write!(f, "Put({space}/{id})"),
+            Self::Delete { space, id } => write!(f, "Delete({space}/{id})"),
+            Self::CreateNode { name, .. } => write!(f, "CreateNode({name})"),
+        }
+    }
+}
+
+/// Why the ledger did not do it.
+#[derive(Debug, thiserror::Error)]
+pub enum LedgerError {
+    #[error("a node of this name exists")]
+    NodeExists,
+    #[error("store failed")]
+    Store(#[source] Box<dyn Error + Send + Sync>),
+}
+
+#[cfg(test)]
+pub(crate) mod memory {
+    use std::collections::BTreeMap;
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// A ledger for tests.
+    #[derive(Debug, Default)]
+    pub(crate) struct Memory {
+        inner: Mutex<Inner>,
+    }
+
+    #[derive(Debug, Default, Clone)]
+    struct Inner {
+        records: BTreeMap<(&'static str, String), Vec<u8>>,
+        nodes: BTreeMap<String, Value>,
+        full: bool,
+    }
+
+    impl Memory {
+        pub(crate) fn node_value(&self, name: &str) -> Option<Value> {
+            self.inner.lock().unwrap().nodes.get(name).cloned()
+        }
+
+        pub(crate) fn delete_node(&self, name: &str) {
+            self.inner.lock().unwrap().nodes.remove(name);
+        }
+
+        /// From now on every commit fails.
+        pub(crate) fn fill(&self) {
+            self.inner.lock().unwrap().full = true;
+        }
+    }
+
+    impl Ledger for Memory {
+        fn records(&self, space: &'static str) -> Reply<'_, Vec<(String, Vec<u8>)>> {
+            let inner = self.inner.lock().unwrap();
+            let of = |((at, id), bytes): (&(&'static str, String), &Vec<u8>)| {
+                (*at == space).then(|| (id.clone(), bytes.clone()))
+            };
+            let found = inner.records.iter().filter_map(of).collect();
+            Box::pin(async { Ok(found) })
+        }
+
+        fn node(&self, name: &str) -> Option<Uid> {
+            Uid::of(self.inner.lock().unwrap().nodes.get(name)?)
+        }
+
+        fn commit(&self, writes: Vec<Write>) -> Reply<'_, ()> {
+            Box::pin(async move {
+                let mut inner = self.inner.lock().unwrap();
+                if inner.full {
+                    return Err(LedgerError::Store("disk full".into()));
+                }
+                let mut next = inner.clone();
+                for write in writes {
+                    match write {
+                        Write::Put { space, id, bytes } => drop(next.records.insert((space, id), bytes)),
+                        Write::Delete { space, id } => drop(next.records.remove(&(space, id))),
+                        Write::CreateNode { name, value } => {
+                            if next.nodes.insert(name, value).is_some() {
+                                return Err(LedgerError::NodeExists);
+                            }
+                        }
+                    }
+                }
+                *inner = next;
+                Ok(())
+            })
+        }
+    }
+}
