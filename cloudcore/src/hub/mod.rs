@@ -1,1 +1,3 @@
-//! x
+//! Where nodes connect.
+
+pub mod quic;
