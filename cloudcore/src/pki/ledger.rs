@@ -70,16 +70,16 @@ pub enum LedgerError {
     Store(#[source] Box<dyn Error + Send + Sync>),
 }
 
-#[cfg(test)]
-pub(crate) mod memory {
+/// A ledger that forgets everything when the process ends: for tests.
+pub mod memory {
     use std::collections::BTreeMap;
-    use std::sync::Mutex;
+    use std::sync::{Mutex, MutexGuard, PoisonError};
 
     use super::*;
 
-    /// A ledger for tests.
+    /// Records and nodes in maps.
     #[derive(Debug, Default)]
-    pub(crate) struct Memory {
+    pub struct Memory {
         inner: Mutex<Inner>,
     }
 
@@ -91,23 +91,27 @@ pub(crate) mod memory {
     }
 
     impl Memory {
-        pub(crate) fn node_value(&self, name: &str) -> Option<Value> {
-            self.inner.lock().unwrap().nodes.get(name).cloned()
+        pub fn node_value(&self, name: &str) -> Option<Value> {
+            self.lock().nodes.get(name).cloned()
         }
 
-        pub(crate) fn delete_node(&self, name: &str) {
-            self.inner.lock().unwrap().nodes.remove(name);
+        pub fn delete_node(&self, name: &str) {
+            self.lock().nodes.remove(name);
+        }
+
+        fn lock(&self) -> MutexGuard<'_, Inner> {
+            self.inner.lock().unwrap_or_else(PoisonError::into_inner)
         }
 
         /// From now on every commit fails.
-        pub(crate) fn fill(&self) {
-            self.inner.lock().unwrap().full = true;
+        pub fn fill(&self) {
+            self.lock().full = true;
         }
     }
 
     impl Ledger for Memory {
         fn records(&self, space: &'static str) -> Reply<'_, Vec<(String, Vec<u8>)>> {
-            let inner = self.inner.lock().unwrap();
+            let inner = self.lock();
             let of = |((at, id), bytes): (&(&'static str, String), &Vec<u8>)| {
                 (*at == space).then(|| (id.clone(), bytes.clone()))
             };
@@ -116,12 +120,12 @@ pub(crate) mod memory {
         }
 
         fn node(&self, name: &str) -> Option<Uid> {
-            Uid::of(self.inner.lock().unwrap().nodes.get(name)?)
+            Uid::of(self.lock().nodes.get(name)?)
         }
 
         fn commit(&self, writes: Vec<Write>) -> Reply<'_, ()> {
             Box::pin(async move {
-                let mut inner = self.inner.lock().unwrap();
+                let mut inner = self.lock();
                 if inner.full {
                     return Err(LedgerError::Store("disk full".into()));
                 }

@@ -53,6 +53,13 @@ pub enum Validity {
     Expired,
 }
 
+/// When a certificate is valid, in milliseconds since 1970.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Period {
+    pub begins_ms: i64,
+    pub ends_ms: i64,
+}
+
 /// Why certificates cannot be used as a bundle, or a certificate is not believed.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
@@ -104,15 +111,7 @@ impl Bundle {
         usage: Usage,
         at: UnixTime,
     ) -> Result<Validity, TrustError> {
-        let leaf = EndEntityCert::try_from(leaf).map_err(TrustError::Certificate)?;
-        let verify = |at| {
-            let usage = match usage {
-                Usage::Server => KeyUsage::server_auth(),
-                Usage::Client => KeyUsage::client_auth(),
-            };
-            leaf.verify_for_usage(self.algorithms.all, &self.anchors, intermediates, at, usage, None, None)
-                .map(drop)
-        };
+        let verify = |at| self.verify(leaf, intermediates, usage, at);
         // The whole chain is verified again at the edge of its own period, so that nothing but the time is forgiven.
         let (validity, result) = match verify(at) {
             Err(webpki::Error::CertExpired { not_after, .. }) => (Validity::Expired, verify(not_after)),
@@ -121,6 +120,47 @@ impl Bundle {
         };
         result.map_err(TrustError::Certificate)?;
         Ok(validity)
+    }
+
+    /// When a certificate that the bundle vouches for is valid.
+    ///
+    /// Asked of the verifier, which names the bound that a time outside it misses: so there is one reader of
+    /// certificates.
+    pub fn period(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        usage: Usage,
+    ) -> Result<Period, TrustError> {
+        let verify = |at| self.verify(leaf, intermediates, usage, at);
+        let ms = |time: UnixTime| i64::try_from(time.as_secs()).unwrap_or(i64::MAX).saturating_mul(1000);
+        let begins = match verify(UnixTime::since_unix_epoch(Duration::ZERO)) {
+            Err(webpki::Error::CertNotValidYet { not_before, .. }) => not_before,
+            _ => UnixTime::since_unix_epoch(Duration::ZERO),
+        };
+        // The time is looked at before the signatures: only here is it known that the bundle vouches for it.
+        verify(begins).map_err(TrustError::Certificate)?;
+        let ends_ms = match verify(UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX))) {
+            Err(webpki::Error::CertExpired { not_after, .. }) => ms(not_after),
+            Err(_) | Ok(()) => i64::MAX,
+        };
+        Ok(Period { begins_ms: ms(begins), ends_ms })
+    }
+
+    fn verify(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        usage: Usage,
+        at: UnixTime,
+    ) -> Result<(), webpki::Error> {
+        let usage = match usage {
+            Usage::Server => KeyUsage::server_auth(),
+            Usage::Client => KeyUsage::client_auth(),
+        };
+        EndEntityCert::try_from(leaf)?
+            .verify_for_usage(self.algorithms.all, &self.anchors, intermediates, at, usage, None, None)
+            .map(drop)
     }
 }
 
@@ -155,6 +195,11 @@ pub struct NodeTime {
 }
 
 impl NodeTime {
+    /// The time at which to judge, in milliseconds since 1970.
+    pub fn now_ms(&self) -> i64 {
+        (self.clock)().ms.max(self.floor_ms).max(built_ms())
+    }
+
     /// When to judge a certificate, and whether "not yet valid" counts: not on a clock that nothing vouches for.
     fn moment(&self) -> (UnixTime, bool) {
         let now = (self.clock)();

@@ -54,6 +54,21 @@ fn who_signed_is_judged_apart_from_when() {
 }
 
 #[test]
+fn a_period_is_read() {
+    let (own, other) = (ca("own"), ca("other"));
+    let good = leaf(&own, "a", ExtendedKeyUsagePurpose::ClientAuth);
+    let bundle = Bundle::new(vec![own.certificate]).unwrap();
+    let period = Period {
+        begins_ms: parse_rfc3339("2030-01-01T00:00:00Z").unwrap() * 1000,
+        ends_ms: parse_rfc3339("2032-01-01T00:00:00Z").unwrap() * 1000,
+    };
+    assert_eq!(bundle.period(&good, &[], Usage::Client).unwrap(), period);
+    assert!(bundle.period(&good, &[], Usage::Server).is_err());
+    let foreign = leaf(&other, "a", ExtendedKeyUsagePurpose::ClientAuth);
+    assert!(bundle.period(&foreign, &[], Usage::Client).is_err());
+}
+
+#[test]
 fn a_node_forgives_early_only_while_its_clock_is_not_trusted() {
     let ca = ca("own");
     let good = leaf(&ca, SERVER_NAME, ExtendedKeyUsagePurpose::ServerAuth);
