@@ -75,7 +75,7 @@ pub mod memory {
     use std::collections::BTreeMap;
     use std::sync::{Mutex, MutexGuard, PoisonError};
 
-    use super::*;
+    use super::{Ledger, LedgerError, Reply, Uid, Value, Write};
 
     /// Records and nodes in maps.
     #[derive(Debug, Default)]
