@@ -1,1 +1,3 @@
-//! .
+//! Edgehold's cloud core: what should be.
+
+pub mod store;
