@@ -1,4 +1,5 @@
-//! The cloud core: what should be, for every node.
+//! Edgehold's cloud core: what should be.
 
 pub mod hub;
 pub mod pki;
+pub mod store;
