@@ -100,8 +100,9 @@ struct Record {
 }
 
 impl Authority {
-    /// A new CA, as the write that keeps it. It is used only after it was committed and read back.
-    pub fn create(now_ms: i64) -> Result<Write, AuthorityError> {
+    /// A new CA, as the writes that keep it beside the `count` that there are. It is used only after it was committed
+    /// and read back: of two cloud cores that make one together, one fails to commit, and both use the other's.
+    pub fn create(count: usize, now_ms: i64) -> Result<Vec<Write>, AuthorityError> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(AuthorityError::Generate)?;
         let created_ms = now_ms.max(built_ms());
         // Two CAs must never share a name, else a verifier cannot tell them apart.
@@ -111,7 +112,7 @@ impl Authority {
         period(&mut params, created_ms - BACKDATE_MS, ends_ms);
         params.serial_number = Some(serial().0);
         let certificate = params.self_signed(&key).map_err(AuthorityError::Sign)?;
-        let id = hex(&sha256(certificate.der())[..8]);
+        let id = format!("{count:04}");
         let record = Record {
             name,
             created_ms,
@@ -120,7 +121,8 @@ impl Authority {
             key: key.serialize_pem(),
         };
         let bytes = serde_json::to_vec(&record).map_err(|source| AuthorityError::Record { id: id.clone(), source })?;
-        Ok(Write::Put { space: CAS, id, bytes })
+        let expect = Write::Expect { space: CAS, id: id.clone(), bytes: None };
+        Ok(vec![expect, Write::Put { space: CAS, id, bytes }])
     }
 
     /// The authority from the records of [`CAS`]; `None` when there are none yet.

@@ -22,6 +22,9 @@ use super::{PkiError, Shared};
 /// How often the server's own certificates are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(3600);
 
+/// Tokens that ended and are cleared away when one is made.
+const CLEARED_MAX: usize = 100;
+
 type ReplyTo<T> = oneshot::Sender<Result<T, PkiError>>;
 
 /// What the clerk is asked to do.
@@ -111,12 +114,8 @@ impl Clerk {
     async fn create_token(&mut self, spec: TokenSpec) -> Result<JoinToken, PkiError> {
         let now_ms = self.now_ms();
         let ended = |token: &&Token| token.ends_ms <= now_ms;
-        let ended: Vec<_> = self
-            .tokens
-            .values()
-            .filter(ended)
-            .map(|token| token.id.clone())
-            .collect();
+        let ended = self.tokens.values().filter(ended).take(CLEARED_MAX);
+        let ended: Vec<_> = ended.map(|token| token.id.clone()).collect();
         if self.tokens.len() - ended.len() >= TOKENS_MAX {
             return Err(PkiError::Token(TokenError::TooMany));
         }
@@ -186,6 +185,13 @@ impl Clerk {
         enrolment.certified(issued.serial);
         changed.push(enrolment.clone());
         if let Some(token) = &mut token {
+            // Nobody else may have used it since.
+            let bytes = Some(
+                serde_json::to_vec(token)
+                    .map_err(PkiError::Record)
+                    .map_err(unavailable)?,
+            );
+            writes.push(Write::Expect { space: TOKENS, id: token.id.clone(), bytes });
             token.uses_left = token.uses_left.saturating_sub(1);
             writes.push(put_token(token).map_err(unavailable)?);
         }

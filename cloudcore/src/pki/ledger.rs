@@ -6,8 +6,10 @@ use std::error::Error;
 use std::fmt;
 use std::pin::Pin;
 
-use proto::object::Uid;
+use proto::object::{Key, Uid};
 use proto::value::Value;
+
+use crate::store::{CommitError, Lane, Op, Store};
 
 /// CA keys and certificates.
 pub const CAS: &str = "ca";
@@ -43,6 +45,12 @@ pub enum Write {
         space: &'static str,
         id: String,
     },
+    /// Writes nothing: fails with [`LedgerError::Changed`] unless the record is as given, or absent.
+    Expect {
+        space: &'static str,
+        id: String,
+        bytes: Option<Vec<u8>>,
+    },
     /// A Node object, complete with its uid; fails with [`LedgerError::NodeExists`] when the name is taken.
     CreateNode {
         name: String,
@@ -56,6 +64,7 @@ impl fmt::Debug for Write {
         match self {
             Self::Put { space, id, .. } => write!(f, "Put({space}/{id})"),
             Self::Delete { space, id } => write!(f, "Delete({space}/{id})"),
+            Self::Expect { space, id, .. } => write!(f, "Expect({space}/{id})"),
             Self::CreateNode { name, .. } => write!(f, "CreateNode({name})"),
         }
     }
@@ -66,8 +75,42 @@ impl fmt::Debug for Write {
 pub enum LedgerError {
     #[error("a node of this name exists")]
     NodeExists,
+    #[error("another cloud core changed the record first")]
+    Changed,
     #[error("store failed")]
     Store(#[source] Box<dyn Error + Send + Sync>),
+}
+
+/// The real one.
+impl Ledger for Store {
+    fn records(&self, space: &'static str) -> Reply<'_, Vec<(String, Vec<u8>)>> {
+        let records = Self::records(self, space);
+        Box::pin(async { Ok(records.into_iter().map(|(id, bytes)| (id, bytes.to_vec())).collect()) })
+    }
+
+    fn node(&self, name: &str) -> Option<Uid> {
+        self.get(&Key::new("Node", "", name)).map(|node| node.uid)
+    }
+
+    fn commit(&self, writes: Vec<Write>) -> Reply<'_, ()> {
+        let op = |write| match write {
+            Write::Put { space, id, bytes } => Op::PutRecord { space, id, bytes },
+            Write::Delete { space, id } => Op::DeleteRecord { space, id },
+            Write::Expect { space, id, bytes } => Op::ExpectRecord { space, id, bytes },
+            Write::CreateNode { name, value } => Op::Create { key: Key::new("Node", "", name), value },
+        };
+        let ops = writes.into_iter().map(op).collect();
+        Box::pin(async move {
+            // Joining and revoking must get through while the API is busy.
+            match Self::commit(self, Lane::Control, ops).await {
+                Ok(_) => Ok(()),
+                // Nothing but a Node is created here.
+                Err(CommitError::Exists(_)) => Err(LedgerError::NodeExists),
+                Err(CommitError::Record { .. }) => Err(LedgerError::Changed),
+                Err(error) => Err(LedgerError::Store(Box::new(error))),
+            }
+        })
+    }
 }
 
 /// A ledger that forgets everything when the process ends: for tests.
@@ -134,6 +177,11 @@ pub mod memory {
                     match write {
                         Write::Put { space, id, bytes } => drop(next.records.insert((space, id), bytes)),
                         Write::Delete { space, id } => drop(next.records.remove(&(space, id))),
+                        Write::Expect { space, id, bytes } => {
+                            if next.records.get(&(space, id)) != bytes.as_ref() {
+                                return Err(LedgerError::Changed);
+                            }
+                        }
                         Write::CreateNode { name, value } => {
                             if next.nodes.insert(name, value).is_some() {
                                 return Err(LedgerError::NodeExists);

@@ -124,8 +124,11 @@ impl Pki {
         let authority = match open_authority(&*ledger).await? {
             Some(authority) => authority,
             None => {
-                let made = Authority::create(clock().ms).map_err(OpenError::Authority)?;
-                ledger.commit(vec![made]).await.map_err(OpenError::Ledger)?;
+                let made = Authority::create(0, clock().ms).map_err(OpenError::Authority)?;
+                match ledger.commit(made).await {
+                    Ok(()) | Err(LedgerError::Changed) => {}
+                    Err(error) => return Err(OpenError::Ledger(error)),
+                }
                 // Read back rather than kept: what signs is what a restart will find.
                 open_authority(&*ledger).await?.ok_or(OpenError::Vanished)?
             }

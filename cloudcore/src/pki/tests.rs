@@ -145,8 +145,8 @@ async fn of_several_cas_the_newest_signs_and_all_are_believed() {
     let ledger = Arc::<Memory>::default();
     let old = Office::over(ledger.clone()).await;
     let old_node = old.enrolled("old").await;
-    let newer = Authority::create(built_ms() + 2 * DAY_MS).unwrap();
-    ledger.commit(vec![newer]).await.unwrap();
+    let newer = Authority::create(1, built_ms() + 2 * DAY_MS).unwrap();
+    ledger.commit(newer).await.unwrap();
     let both = Office::over(ledger).await;
     let new_node = both.enrolled("new").await;
     assert_ne!(both.pki.authority().newest_hash(), old.pki.authority().newest_hash());
@@ -471,5 +471,57 @@ async fn tokens_are_bounded_and_the_ended_make_room() {
     ));
     office.pass(60_000);
     make(Duration::from_secs(60)).await.unwrap();
-    assert_eq!(office.pki.tokens().await.unwrap().len(), 1);
+    assert!(office.pki.tokens().await.unwrap().len() < TOKENS_MAX);
+}
+
+#[tokio::test]
+async fn two_cores_that_start_together_make_one_ca() {
+    let ledger = Arc::<Memory>::default();
+    let made = Authority::create(0, built_ms()).unwrap();
+    let too_late = Authority::create(0, built_ms()).unwrap();
+    ledger.commit(made).await.unwrap();
+    assert!(matches!(ledger.commit(too_late).await, Err(LedgerError::Changed)));
+    let (one, other) = (Office::over(ledger.clone()).await, Office::over(ledger).await);
+    assert_eq!(one.pki.authority().newest_hash(), other.pki.authority().newest_hash());
+    // A token that one of them has used is not used by the other, which does not know.
+    let token = one.pki.create_token(TokenSpec::default()).await.unwrap();
+    let other = Office::over(one.ledger.clone()).await;
+    Node::new().join(&one, &token, "a").await.unwrap();
+    assert_eq!(refused(Node::new().join(&other, &token, "b").await), "503 Unavailable");
+}
+
+#[tokio::test]
+async fn the_real_store_keeps_it_sealed() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || Arc::new(crate::store::Store::open(crate::store::Config::new(folder.path())).unwrap());
+    let clock: Clock = Arc::new(|| Wall { ms: built_ms(), trusted: true });
+    let store = open();
+    let (pki, clerk) = Pki::open(store.clone(), Config::default(), clock.clone())
+        .await
+        .unwrap();
+    let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
+    tasks.spawn(clerk.run(stop.clone()));
+    let spec = TokenSpec { uses: 2, ..TokenSpec::default() };
+    let token = pki.create_token(spec).await.unwrap();
+    let node = Node::new();
+    let body = |node: &Node, name| serde_json::to_vec(&node.request(&token, name)).unwrap();
+    assert_eq!(pki.enrol(&body(&node, "a")).await.status, 200);
+    assert_eq!(pki.enrol(&body(&Node::new(), "a")).await.status, 409);
+    let object = store.get(&proto::object::Key::new("Node", "", "a")).unwrap();
+    assert_eq!(pki.roll().of_node("a").unwrap().node_uid, object.uid);
+    let hash = pki.authority().newest_hash();
+    // Everything goes and comes back.
+    stop.cancel();
+    tasks.join_next().await.unwrap().unwrap().unwrap();
+    drop((pki, store, object));
+    let store = open();
+    let (pki, _clerk) = Pki::open(store.clone(), Config::default(), clock).await.unwrap();
+    assert_eq!(pki.authority().newest_hash(), hash);
+    assert!(!pki.roll().is_revoked(pki.roll().of_node("a").unwrap().id));
+    drop((pki, _clerk, store));
+    for file in std::fs::read_dir(folder.path()).unwrap() {
+        let bytes = std::fs::read(file.unwrap().path()).unwrap();
+        let holds = |text: &[u8]| bytes.windows(text.len()).any(|window| window == text);
+        assert!(!holds(b"PRIVATE KEY") && !holds(b"secret_hash"));
+    }
 }
