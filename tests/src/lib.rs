@@ -1,1 +1,4 @@
 //! System tests and the simulator.
+
+#[cfg(test)]
+mod enrolment;
