@@ -15,7 +15,7 @@ use super::authority::Profile;
 use super::csr::ProvenKey;
 use super::enrol::{Admitted, Entry, Known, Refusal, decide, node_object};
 use super::ledger::{ENROLMENTS, Ledger, LedgerError, TOKENS, Write};
-use super::roll::Enrolment;
+use super::roll::{ENROLMENTS_MAX, Enrolment};
 use super::tokens::{TOKENS_MAX, Token, TokenError, TokenSpec};
 use super::{PkiError, Shared};
 
@@ -157,15 +157,17 @@ impl Clerk {
             writes.push(Write::CreateNode { name: admitted.node.clone(), value });
             uid
         });
-        let (mut changed, mut token) = (Vec::new(), None);
+        let (mut changed, mut token, mut forgotten) = (Vec::new(), None, Vec::new());
         let mut enrolment = match &admitted.entry {
             Entry::Again(known) => Enrolment { node_uid, ..Enrolment::clone(known) },
             Entry::New(replaced) => {
-                changed.extend(
-                    replaced
-                        .iter()
-                        .map(|old| Enrolment { revoked: true, ..Enrolment::clone(old) }),
-                );
+                if self.shared.roll.count() >= ENROLMENTS_MAX {
+                    return Err(Refusal::Unavailable(format!("{ENROLMENTS_MAX} enrolments exist")));
+                }
+                if let Some(old) = replaced {
+                    changed.push(Enrolment { revoked: true, ..Enrolment::clone(old) });
+                    forgotten = self.shared.roll.to_forget(&old.node);
+                }
                 token = self.tokens.get(&request.token_id).cloned();
                 Enrolment {
                     id: EnrolmentId(random::uid()),
@@ -198,6 +200,7 @@ impl Clerk {
         for enrolment in &changed {
             writes.push(put_enrolment(enrolment).map_err(unavailable)?);
         }
+        writes.extend(forgotten.iter().map(|id| delete_enrolment(*id)));
         match self.ledger.commit(writes).await {
             Ok(()) => {}
             Err(LedgerError::NodeExists) => return Err(Refusal::NameTaken(admitted.node)),
@@ -207,6 +210,7 @@ impl Clerk {
             self.tokens.insert(token.id.clone(), token);
         }
         self.shared.roll.apply(changed);
+        self.shared.roll.forget(&forgotten);
         tracing::info!(node = %enrolment.node, enrolment = %enrolment.id, token = %request.token_id, "node enrolled");
         Ok(Answer {
             enrolment: enrolment.id,
@@ -249,10 +253,13 @@ impl Clerk {
             return Ok(false);
         };
         let enrolment = Enrolment { revoked: true, ..Enrolment::clone(&known) };
-        let write = put_enrolment(&enrolment)?;
-        self.ledger.commit(vec![write]).await.map_err(PkiError::Ledger)?;
+        let forgotten = self.shared.roll.to_forget(node);
+        let mut writes = vec![put_enrolment(&enrolment)?];
+        writes.extend(forgotten.iter().map(|id| delete_enrolment(*id)));
+        self.ledger.commit(writes).await.map_err(PkiError::Ledger)?;
         tracing::info!(node, enrolment = %enrolment.id, "enrolment revoked");
         self.shared.roll.apply([enrolment]);
+        self.shared.roll.forget(&forgotten);
         Ok(true)
     }
 
@@ -289,4 +296,8 @@ fn put_token(token: &Token) -> Result<Write, PkiError> {
 fn put_enrolment(enrolment: &Enrolment) -> Result<Write, PkiError> {
     let bytes = serde_json::to_vec(enrolment).map_err(PkiError::Record)?;
     Ok(Write::Put { space: ENROLMENTS, id: enrolment.id.to_string(), bytes })
+}
+
+fn delete_enrolment(id: EnrolmentId) -> Write {
+    Write::Delete { space: ENROLMENTS, id: id.to_string() }
 }

@@ -56,9 +56,9 @@ pub(super) enum Refusal {
     TokenUsedUp,
     #[error("node: {0:?} is no node name: at most 63 of a-z, 0-9, - and .; pass another with --name")]
     Name(String),
-    #[error("node: the join token gives the name {given}, not {wanted}")]
+    #[error("node: the join token gives the name {given}, not {wanted:?}")]
     NameNotGiven { given: String, wanted: String },
-    #[error("labels: the join token does not give {0}")]
+    #[error("labels: the join token does not give {0:?}")]
     Label(String),
     #[error(
         "node: {0} exists and this is not its key; choose another name, or let an admin create a token with \

@@ -30,7 +30,7 @@ pub use self::authority::{Authority, AuthorityError, Issued, Profile};
 pub use self::clerk::Clerk;
 pub use self::csr::{CsrError, ProvenKey};
 pub use self::doors::{Caller, CallerError, Callers, DoorError, Peer, ServerIdentity};
-pub use self::roll::{Enrolment, Roll};
+pub use self::roll::{ENROLMENTS_MAX, Enrolment, Roll};
 pub use self::tokens::{ANY, LABELS_MAX, TOKENS_MAX, TTL_MAX, Token, TokenError, TokenSpec, USES_MAX};
 
 use self::clerk::Order;

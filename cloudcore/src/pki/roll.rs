@@ -11,6 +11,12 @@ use tokio::sync::watch;
 /// How many serial numbers of its certificates an enrolment remembers, the newest last.
 const SERIALS_MAX: usize = 4;
 
+/// Enrolments on the roll, revoked ones too. Who comes after is told to try later, and the log says why.
+pub const ENROLMENTS_MAX: usize = 250_000;
+
+/// Revoked enrolments of one node that are remembered. A key that was forgotten is unknown, which bars it as well.
+pub(super) const REVOKED_MAX: usize = 4;
+
 /// One key that was let in, for one node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Enrolment {
@@ -75,6 +81,25 @@ impl Roll {
         entries.by_id.get(entries.by_node.get(node)?).cloned()
     }
 
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.read().by_id.len()
+    }
+
+    /// Which revoked enrolments of a node to forget once another is revoked: the oldest beyond the limit.
+    pub(super) fn to_forget(&self, node: &str) -> Vec<EnrolmentId> {
+        let entries = self.read();
+        let revoked = entries
+            .by_id
+            .values()
+            .filter(|other| other.revoked && other.node == node);
+        let mut revoked: Vec<_> = revoked.map(|enrolment| (enrolment.created_ms, enrolment.id)).collect();
+        revoked.sort_unstable();
+        let keep = REVOKED_MAX - 1;
+        revoked.truncate(revoked.len().saturating_sub(keep));
+        revoked.into_iter().map(|(_, id)| id).collect()
+    }
+
     /// Whether this enrolment may not connect: because it was revoked, or was never there.
     pub fn is_revoked(&self, id: EnrolmentId) -> bool {
         self.get(id).is_none_or(|enrolment| enrolment.revoked)
@@ -100,6 +125,16 @@ impl Roll {
         }
         drop(entries);
         self.changes.send_replace(());
+    }
+
+    /// Takes over what was deleted.
+    pub(super) fn forget(&self, ids: &[EnrolmentId]) {
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        for id in ids {
+            if let Some(enrolment) = entries.by_id.remove(id) {
+                entries.by_key.remove(&enrolment.key);
+            }
+        }
     }
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, Entries> {

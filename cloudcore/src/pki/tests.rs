@@ -475,6 +475,25 @@ async fn tokens_are_bounded_and_the_ended_make_room() {
 }
 
 #[tokio::test]
+async fn of_a_nodes_revoked_keys_the_last_are_remembered() {
+    let office = Office::open().await;
+    let mut revoked = Vec::new();
+    for _ in 0..=roll::REVOKED_MAX {
+        let node = office.enrolled("a").await;
+        office.pki.revoke("a").await.unwrap();
+        office.ledger.delete_node("a");
+        office.pass(1000);
+        revoked.push(node.enrolment());
+    }
+    let restarted = Office::over(office.ledger.clone()).await;
+    for office in [&office, &restarted] {
+        assert_eq!(office.pki.roll().count(), roll::REVOKED_MAX);
+        assert!(office.pki.roll().get(revoked[0]).is_none());
+        assert!(revoked.iter().all(|id| office.pki.roll().is_revoked(*id)));
+    }
+}
+
+#[tokio::test]
 async fn two_cores_that_start_together_make_one_ca() {
     let ledger = Arc::<Memory>::default();
     let made = Authority::create(0, built_ms()).unwrap();

@@ -55,7 +55,7 @@ impl Settings {
 pub struct Dialler {
     endpoint: Endpoint,
     config: ClientConfig,
-    keep_alive: Duration,
+    settings: Settings,
 }
 
 /// Why the dialler cannot be set up.
@@ -103,25 +103,21 @@ impl DialError {
 
 impl Dialler {
     pub fn new(identity: &Identity, time: NodeTime, settings: Settings) -> Result<Self, SetupError> {
-        let tls = identity.tls(time).map_err(SetupError::Identity)?;
-        let crypto = QuicClientConfig::try_from(tls).map_err(SetupError::Quic)?;
-        let keep_alive = settings.keep_alive.min(KEEP_ALIVE_MAX);
-        let mut config = ClientConfig::new(Arc::new(crypto));
-        config.transport_config(node_transport(keep_alive, settings.metered));
+        let settings = Settings {
+            keep_alive: settings.keep_alive.min(KEEP_ALIVE_MAX),
+            ..settings
+        };
+        let config = config(identity, time, settings)?;
         // Both families from one socket; where there is no IPv6, the other one alone.
         let endpoint = Endpoint::client((Ipv6Addr::UNSPECIFIED, 0).into())
             .or_else(|_| Endpoint::client((Ipv4Addr::UNSPECIFIED, 0).into()))
             .map_err(SetupError::Socket)?;
-        Ok(Self { endpoint, config, keep_alive })
+        Ok(Self { endpoint, config, settings })
     }
 
-    /// Takes over an identity that was renewed; links that are up stay as they are.
-    pub fn set_identity(&mut self, identity: &Identity, time: NodeTime, metered: bool) -> Result<(), SetupError> {
-        let tls = identity.tls(time).map_err(SetupError::Identity)?;
-        let crypto = QuicClientConfig::try_from(tls).map_err(SetupError::Quic)?;
-        let mut config = ClientConfig::new(Arc::new(crypto));
-        config.transport_config(node_transport(self.keep_alive, metered));
-        self.config = config;
+    /// Takes over an identity that was renewed, or a better knowledge of the time, for the links to come.
+    pub fn set_identity(&mut self, identity: &Identity, time: NodeTime) -> Result<(), SetupError> {
+        self.config = config(identity, time, self.settings)?;
         Ok(())
     }
 
@@ -137,7 +133,7 @@ impl Dialler {
             match self.connect(remote).await {
                 Ok(connection) => {
                     let carrier = Carrier::open(connection).await.map_err(DialError::Open)?;
-                    return Ok(Link::new(carrier, self.keep_alive));
+                    return Ok(Link::new(carrier, self.settings.keep_alive));
                 }
                 Err(error) => last = error,
             }
@@ -171,6 +167,14 @@ impl Dialler {
             tracing::debug!("the cloud did not hear the farewell");
         }
     }
+}
+
+fn config(identity: &Identity, time: NodeTime, settings: Settings) -> Result<ClientConfig, SetupError> {
+    let tls = identity.tls(time).map_err(SetupError::Identity)?;
+    let crypto = QuicClientConfig::try_from(tls).map_err(SetupError::Quic)?;
+    let mut config = ClientConfig::new(Arc::new(crypto));
+    config.transport_config(node_transport(settings.keep_alive, settings.metered));
+    Ok(config)
 }
 
 /// One connection with the session's frames.
