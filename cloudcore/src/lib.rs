@@ -1,1 +1,5 @@
-//! .
+//! Edgehold's cloud core: what should be.
+
+pub mod hub;
+pub mod pki;
+pub mod store;

@@ -5,6 +5,7 @@
 
 pub mod delta;
 pub mod digest;
+pub mod enrol;
 pub mod frame;
 pub mod object;
 pub mod session;
