@@ -1,0 +1,3 @@
+//! The Kubernetes-compatible API: one engine for every kind, with kinds described by data.
+
+pub mod kinds;
