@@ -1,5 +1,8 @@
 //! The Kubernetes-compatible API: one engine for every kind, with kinds described by data.
 
 pub mod codec;
+pub mod defaults;
 pub mod kinds;
+pub mod patch;
 pub mod schema;
+pub mod strategy;

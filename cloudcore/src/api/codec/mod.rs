@@ -17,7 +17,7 @@ use proto::value::{Map, Value};
 
 pub use self::event::{from_stored, to_stored};
 pub use self::scalar::{TimeForm, quantity, time};
-use crate::api::schema::{self, KindSchema};
+use crate::api::schema::{self, KindSchema, Presence};
 
 /// Largest body that is read.
 pub const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
@@ -145,7 +145,7 @@ pub fn decode(
             let mut reader = serde_json::Deserializer::from_slice(body);
             let (read, notes) = read::object(expect.root(), &mut reader);
             let read = read.and_then(|map| reader.end().map(|()| map));
-            let map = read.map_err(|error| unrecognized(no_kind(&json_words(body, &error))))?;
+            let map = read.map_err(|error| unrecognized(no_kind(&words_of(body, &error))))?;
             (map, notes)
         }
         Format::Yaml => {
@@ -183,6 +183,13 @@ pub fn conform(
     let (read, notes) = read::object(expect.root(), tree::Tree(value));
     let map = read.map_err(|error| refused(expect, error.to_string()))?;
     conclude(map, notes, expect, validation)
+}
+
+/// What an unset field of a kind looks like, if it is always written.
+pub fn unset(kind: &KindSchema, field: &str) -> Option<Value> {
+    let field = kind.root().field(field)?;
+    let written = matches!(field.presence, Presence::Always | Presence::Null);
+    written.then(|| read::zero(field))
 }
 
 /// Says what is to be said about an object that was read.
@@ -278,8 +285,16 @@ fn quote(body: &[u8]) -> String {
     }
 }
 
+/// What Go says of a text that is no JSON document.
+pub fn json_words(text: &[u8]) -> String {
+    match serde_json::from_slice::<serde::de::IgnoredAny>(text) {
+        Ok(_) => "exceeded max depth".to_owned(),
+        Err(error) => words_of(text, &error),
+    }
+}
+
 /// A JSON reader's complaint in Go's words.
-fn json_words(body: &[u8], error: &serde_json::Error) -> String {
+fn words_of(body: &[u8], error: &serde_json::Error) -> String {
     use serde_json::error::Category;
     match error.classify() {
         Category::Eof => return "unexpected end of JSON input".to_owned(),

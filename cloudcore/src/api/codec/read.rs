@@ -177,7 +177,7 @@ pub(super) fn finish(mut map: Map, kind: &'static Type) -> Map {
 }
 
 /// What an unset field that is always written looks like.
-fn zero(field: &Field) -> Value {
+pub(super) fn zero(field: &Field) -> Value {
     match (field.presence, field.shape) {
         (Presence::Always, Shape::One(Element::Message(id))) => Value::Map(finish(Map::new(), id.get())),
         (Presence::Always, Shape::One(Element::Scalar(scalar))) => match scalar {
