@@ -6,3 +6,7 @@ pub mod kinds;
 pub mod patch;
 pub mod schema;
 pub mod strategy;
+pub mod validate;
+
+#[cfg(test)]
+mod replay;

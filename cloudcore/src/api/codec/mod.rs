@@ -107,6 +107,21 @@ impl DecodeError {
     }
 }
 
+/// How Go spells the struct into which the kind of a body is read first.
+const TYPE_META: &str =
+    r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
+
+/// What a JSON document is when it is neither an object nor null.
+fn no_object(body: &[u8]) -> Option<&'static str> {
+    match body.trim_ascii_start().first()? {
+        b'{' | b'n' => None,
+        b'[' => Some("array"),
+        b'"' => Some("string"),
+        b't' | b'f' => Some("bool"),
+        _ => Some("number"),
+    }
+}
+
 /// The formats of bodies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Format {
@@ -146,6 +161,11 @@ pub fn decode(
             let (read, notes) = read::object(expect.root(), &mut reader);
             let read = read.and_then(|map| reader.end().map(|()| map));
             let map = read.map_err(|error| unrecognized(no_kind(&words_of(body, &error))))?;
+            if let Some(found) = no_object(body) {
+                return Err(unrecognized(no_kind(&format!(
+                    "json: cannot unmarshal {found} into Go value of type {TYPE_META}"
+                ))));
+            }
             (map, notes)
         }
         Format::Yaml => {
