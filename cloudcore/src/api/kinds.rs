@@ -3,6 +3,8 @@
 //! Data only. A kind is added by a row here (and by its types in `schema`); no code names a kind to find its rules.
 //! Where one stored object has two spellings (`v1` and `events.k8s.io/v1` events), both rows name the same storage.
 
+use proto::value::Value;
+
 /// What clients may do with a resource, in the order discovery lists it.
 pub const VERBS_ALL: &[&str] = &[
     "create",
@@ -106,6 +108,20 @@ impl KindData {
 
     pub fn subresource(&self, name: &str) -> Option<&'static Subresource> {
         self.subresources.iter().find(|one| one.name == name)
+    }
+}
+
+impl Selectable {
+    /// The text of the field in an object, as a field selector compares it.
+    pub fn text(&self, object: &Value) -> String {
+        let set = self.paths.iter().find_map(|path| match object.at(path)? {
+            Value::Text(text) if text.is_empty() => None,
+            Value::Text(text) => Some(text.clone()),
+            Value::Bool(flag) => Some(flag.to_string()),
+            Value::I64(number) => Some(number.to_string()),
+            _ => None,
+        });
+        set.unwrap_or_else(|| self.unset.to_owned())
     }
 }
 
@@ -526,6 +542,20 @@ mod tests {
                 assert!((one.group, one.plural) != (other.group, other.plural), "{}", one.plural);
             }
         }
+    }
+
+    #[test]
+    fn selectable_fields_are_read() {
+        let event = kind("", "v1", "Event").unwrap();
+        let source = event.selectable.iter().find(|one| one.name == "source").unwrap();
+        let mut object = Value::map();
+        assert_eq!(source.text(&object), "");
+        object.set(&["reportingComponent"], "b");
+        assert_eq!(source.text(&object), "b");
+        object.set(&["source", "component"], "a");
+        assert_eq!(source.text(&object), "a");
+        let node = kind("", "v1", "Node").unwrap();
+        assert_eq!(node.selectable[0].text(&Value::map()), "false");
     }
 
     #[test]

@@ -64,6 +64,15 @@ impl Fault {
 }
 
 impl FieldError {
+    /// As a cause in the details of a `Status`.
+    pub fn cause(&self) -> Value {
+        Value::from([
+            ("reason", self.fault.reason()),
+            ("message", &self.message),
+            ("field", &self.field),
+        ])
+    }
+
     /// As one line: path and message.
     pub fn line(&self) -> String {
         format!("{}: {}", self.field, self.message)
