@@ -173,7 +173,8 @@ pub fn decode(
             let (read, mut notes) = read::object(expect.root(), tree::Tree(&value));
             let map = read.map_err(|error| unrecognized(no_kind(&error.to_string())))?;
             if !twice.is_empty() {
-                notes.strict(format!("yaml: unmarshal errors:\n  {}", twice.join("\n  ")));
+                let doubled = format!("yaml: unmarshal errors:\n  {}", twice.join("\n  "));
+                notes.strict.insert(0, doubled);
             }
             (map, notes)
         }

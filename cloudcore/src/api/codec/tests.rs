@@ -192,8 +192,8 @@ fn yaml_is_read_like_json() {
     assert_eq!(
         decoded.warnings,
         [
-            "unknown field \"bogus\"",
-            "yaml: unmarshal errors:\n  line 7: key \"data\" already set in map"
+            "yaml: unmarshal errors:\n  line 7: key \"data\" already set in map",
+            "unknown field \"bogus\""
         ]
     );
     let refused = decode(yaml, b"a: [", config, FieldValidation::Warn).unwrap_err();

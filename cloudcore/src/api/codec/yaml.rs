@@ -3,6 +3,7 @@
 //! Plain scalars follow YAML 1.1, as that reader does: `yes` and `on` are true, `0644` is octal. Everything that is no
 //! truth word, null word or number is text. Aliases are copied, within a budget.
 
+use super::read::NOTES_MAX;
 use proto::value::{Map, Value};
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
 
@@ -152,7 +153,7 @@ impl<'t> Reader<'t> {
                 merged.push(value);
             } else {
                 let note = format!("line {line}: key {name:?} already set in map");
-                if map.insert(name, value).is_some() {
+                if map.insert(name, value).is_some() && self.twice.len() < NOTES_MAX {
                     self.twice.push(note);
                 }
             }

@@ -11,6 +11,8 @@ mod node;
 mod pod;
 mod selector;
 mod service;
+#[cfg(test)]
+mod tests;
 mod volume;
 mod workload;
 
