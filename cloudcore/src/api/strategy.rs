@@ -78,8 +78,45 @@ pub fn prepare_update(kind: &KindData, old: &Value, new: &mut Value, part: Optio
             }
         }
     }
+    if (kind.group, kind.kind, part) == ("", "Service", None) {
+        keep_allocated(old, new);
+    }
     if let Some(generation) = next_generation(kind, old, new) {
         new.set(&["metadata", "generation"], generation);
+    }
+}
+
+/// Addresses and node ports that were given to a service stay when an update does not name them.
+fn keep_allocated(old: &Value, new: &mut Value) {
+    let kind = |object: &Value| object.text_at(&["spec", "type"]).unwrap_or_default().to_owned();
+    if kind(old) == "ExternalName" || kind(new) == "ExternalName" {
+        return;
+    }
+    if new.text_at(&["spec", "clusterIP"]).unwrap_or_default().is_empty() {
+        for field in ["clusterIP", "clusterIPs"] {
+            if let Some(value) = old.at(&["spec", field]) {
+                new.set(&["spec", field], value.clone());
+            }
+        }
+    }
+    if !matches!(kind(new).as_str(), "NodePort" | "LoadBalancer") {
+        return;
+    }
+    let Some(Value::List(ports)) = new.as_map_mut().and_then(|map| {
+        let spec = map.get_mut("spec")?.as_map_mut()?;
+        spec.get_mut("ports")
+    }) else {
+        return;
+    };
+    for port in ports
+        .iter_mut()
+        .filter(|port| port.int_at(&["nodePort"]).unwrap_or(0) == 0)
+    {
+        let before = old.list_at(&["spec", "ports"]).iter();
+        let mut same = before.filter(|one| ["port", "protocol"].iter().all(|part| one.get(part) == port.get(part)));
+        if let Some(number) = same.next().and_then(|one| one.get("nodePort")).cloned() {
+            port.set(&["nodePort"], number);
+        }
     }
 }
 
@@ -139,6 +176,21 @@ mod tests {
             json::write(&status),
             r#"{"metadata":{"generation":3,"labels":{"a":"b"},"uid":"u"},"spec":{"replicas":1},"status":{"replicas":9}}"#
         );
+    }
+
+    #[test]
+    fn a_service_keeps_what_it_was_given() {
+        let kind = kinds::kind("", "v1", "Service").unwrap();
+        let old = tree(
+            r#"{"spec":{"clusterIP":"10.0.0.1","clusterIPs":["10.0.0.1"],"type":"NodePort",
+                "ports":[{"port":80,"protocol":"TCP","nodePort":30000}]}}"#,
+        );
+        let mut new =
+            tree(r#"{"spec":{"type":"NodePort","ports":[{"port":80,"protocol":"TCP"},{"port":81,"protocol":"TCP"}]}}"#);
+        prepare_update(kind, &old, &mut new, None);
+        assert_eq!(new.text_at(&["spec", "clusterIPs", "0"]), Some("10.0.0.1"));
+        assert_eq!(new.int_at(&["spec", "ports", "0", "nodePort"]), Some(30_000));
+        assert_eq!(new.at(&["spec", "ports", "1", "nodePort"]), None);
     }
 
     #[test]

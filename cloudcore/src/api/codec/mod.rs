@@ -186,7 +186,7 @@ pub fn decode(
                     map.insert(name.to_owned(), Value::from(text));
                 }
             }
-            named(&mut map, expect, None)?;
+            named(&mut map, expect)?;
             let object = wire::object(expect.root(), envelope.raw);
             map.extend(object.map_err(|error| refused(expect, error.to_string()))?);
             (map, read::Notes::default())
@@ -220,7 +220,7 @@ fn conclude(
     expect: &'static KindSchema,
     validation: FieldValidation,
 ) -> Result<Decoded, DecodeError> {
-    named(&mut map, expect, notes.wrong.as_deref())?;
+    named(&mut map, expect)?;
     if let Some(words) = notes.wrong {
         return Err(refused(expect, words));
     }
@@ -239,7 +239,7 @@ fn conclude(
 }
 
 /// Sets `apiVersion` and `kind` where the body left them out, and refuses a body of another kind.
-fn named(map: &mut Map, expect: &'static KindSchema, wrong: Option<&str>) -> Result<(), DecodeError> {
+fn named(map: &mut Map, expect: &'static KindSchema) -> Result<(), DecodeError> {
     let text = |name: &str| map.get(name).and_then(Value::as_text).filter(|text| !text.is_empty());
     let expected_version = expect.api_version();
     let kind = text("kind").unwrap_or(expect.kind).to_owned();
@@ -248,7 +248,7 @@ fn named(map: &mut Map, expect: &'static KindSchema, wrong: Option<&str>) -> Res
     let any_group = expect.kind == "DeleteOptions" && kind == expect.kind;
     if !any_group && (kind != expect.kind || api_version != expected_version) {
         let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
-        let detail = if wrong.is_none() && schema::kind(group, version, &kind).is_some() {
+        let detail = if schema::kind(group, version, &kind).is_some() {
             format!(
                 "converting ({version}.{kind}) to ({}.{}): unknown conversion",
                 internal(expect),

@@ -14,7 +14,7 @@ use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqA
 use super::scalar::{self, TimeForm};
 use crate::api::schema::{Element, Field, Presence, Scalar, Shape, Type};
 
-/// Most notes on one document; what comes after is dropped as silently as it was wrong loudly.
+/// Most notes on one document; what comes after them goes unsaid.
 pub(super) const NOTES_MAX: usize = 100;
 
 /// What was seen while one document was read.
@@ -202,7 +202,6 @@ impl<'de> DeserializeSeed<'de> for MessageSeed<'_> {
 
     fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Self::Value, D::Error> {
         let mut read = None;
-        // At the root there is no element, so that the message's own reader is used without an id.
         reader.deserialize_any(MessageVisitor { seed: self, read: &mut read })?;
         Ok(read)
     }

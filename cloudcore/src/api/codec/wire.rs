@@ -330,3 +330,34 @@ impl<'b> Message<'b> {
         Err(WireError::Overflow)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::schema;
+
+    #[test]
+    fn nesting_has_a_limit() {
+        // No served type is that deep, so the reader is asked where it would be.
+        let pod = schema::kind_of("v1", "Pod").unwrap().root();
+        let metadata = [0x0a, 0x03, 0x0a, 0x01, b'x'];
+        assert!(message(pod, &metadata, DEPTH_MAX - 1).is_ok());
+        assert_eq!(message(pod, &metadata, DEPTH_MAX), Err(WireError::Depth));
+    }
+
+    #[test]
+    fn numbers_may_come_packed() {
+        let context = schema::kind_of("v1", "Pod").unwrap().root();
+        let security = context
+            .field("spec")
+            .and_then(Field::message)
+            .and_then(|spec| spec.field("securityContext"));
+        let security = security.and_then(Field::message).unwrap();
+        let groups = security.field("supplementalGroups").unwrap();
+        let tag = u8::try_from(groups.tag << 3).unwrap();
+        let packed = object(security, &[tag | 2, 3, 1, 0xac, 2]).unwrap();
+        let plain = object(security, &[tag, 1, tag, 0xac, 2]).unwrap();
+        assert_eq!(packed.get("supplementalGroups"), Some(&Value::from_iter([1, 300])));
+        assert_eq!(packed, plain);
+    }
+}

@@ -6,6 +6,7 @@
 //! index is a slice of it. A type whose Go form spells out another struct holds that one's fields itself (tag 0) and
 //! keeps the tag under which they travel (`<type tag`).
 
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 /// One kind of object.
@@ -214,13 +215,13 @@ fn index() -> &'static Index {
 impl Index {
     /// Reads the facts. They are part of the program, so what they cannot say is a programmer's error.
     fn read(facts: &'static str) -> Self {
-        let names: Vec<&str> = facts.lines().filter_map(|line| line.strip_prefix('=')).collect();
+        let names = facts.lines().filter_map(|line| line.strip_prefix('='));
+        let places: BTreeMap<&str, u16> = names.zip(0..).collect();
         let find = |name: &str| {
-            let at = names.iter().position(|one| *one == name);
-            let at = at.and_then(|at| u16::try_from(at).ok());
+            let at = places.get(name).copied();
             TypeId(at.unwrap_or_else(|| panic!("the facts name the type {name} and do not describe it")))
         };
-        let (mut kinds, mut types) = (Vec::<KindSchema>::new(), Vec::<Type>::with_capacity(names.len()));
+        let (mut kinds, mut types) = (Vec::<KindSchema>::new(), Vec::<Type>::with_capacity(places.len()));
         for line in facts.lines() {
             if let Some(kind) = line.strip_prefix('!') {
                 let mut words = kind.split(' ');

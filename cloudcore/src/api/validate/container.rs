@@ -34,7 +34,7 @@ pub(super) struct Rules<'p> {
     pub(super) with_probes: bool,
     pub(super) init: bool,
     /// Host ports are counted over these containers only.
-    pub(super) own_image: bool,
+    pub(super) counts_ports: bool,
 }
 
 /// The ports of the host that a pod takes.
@@ -130,7 +130,7 @@ fn container_ports(container: &Value, field: &str, rules: &Rules<'_>, taken: &mu
         }
         let protocol = text(port, "protocol");
         faults.one_of(format_args!("{field}.protocol"), protocol, &PROTOCOLS);
-        if host != 0 && rules.own_image {
+        if host != 0 && rules.counts_ports {
             let taking = format!("{protocol}/{}/{host}", text(port, "hostIP"));
             if !taken.taken.insert(taking.clone()) {
                 faults.duplicate(format_args!("{field}.hostPort"), &Value::from(taking));

@@ -16,12 +16,12 @@ pub(super) fn create(kind: &KindData, object: &Value, faults: &mut Faults) {
     let metadata = object.get("metadata").unwrap_or(&nothing);
     name(kind, metadata, faults);
     labels(
-        &metadata.at(&["labels"]).and_then(Value::as_map),
+        metadata.at(&["labels"]).and_then(Value::as_map),
         "metadata.labels",
         faults,
     );
     annotations(
-        &metadata.at(&["annotations"]).and_then(Value::as_map),
+        metadata.at(&["annotations"]).and_then(Value::as_map),
         "metadata.annotations",
         faults,
     );
@@ -53,12 +53,12 @@ pub(super) fn update(kind: &KindData, old: &Value, new: &Value, faults: &mut Fau
     name(kind, metadata, faults);
     for _ in 0..UPDATE_CHECKS {
         labels(
-            &metadata.at(&["labels"]).and_then(Value::as_map),
+            metadata.at(&["labels"]).and_then(Value::as_map),
             "metadata.labels",
             faults,
         );
         annotations(
-            &metadata.at(&["annotations"]).and_then(Value::as_map),
+            metadata.at(&["annotations"]).and_then(Value::as_map),
             "metadata.annotations",
             faults,
         );
@@ -86,8 +86,8 @@ fn name(kind: &KindData, metadata: &Value, faults: &mut Faults) {
 }
 
 /// Labels, wherever they stand.
-pub(super) fn labels(labels: &Option<&Map>, field: &str, faults: &mut Faults) {
-    for (key, value) in labels.iter().copied().flatten() {
+pub(super) fn labels(labels: Option<&Map>, field: &str, faults: &mut Faults) {
+    for (key, value) in labels.into_iter().flatten() {
         faults.invalid_texts(field, key, names::qualified(key));
         let value = value.as_text().unwrap_or_default();
         faults.invalid_texts(field, value, names::label_value(value));
@@ -95,9 +95,9 @@ pub(super) fn labels(labels: &Option<&Map>, field: &str, faults: &mut Faults) {
 }
 
 /// Annotations, wherever they stand.
-pub(super) fn annotations(annotations: &Option<&Map>, field: &str, faults: &mut Faults) {
+pub(super) fn annotations(annotations: Option<&Map>, field: &str, faults: &mut Faults) {
     let mut bytes = 0;
-    for (key, value) in annotations.iter().copied().flatten() {
+    for (key, value) in annotations.into_iter().flatten() {
         faults.invalid_texts(field, key, names::qualified(&key.to_lowercase()));
         bytes += key.len() + value.as_text().map_or(0, str::len);
     }

@@ -8,8 +8,8 @@ use super::{Fault, Faults, list, names, text};
 pub(super) const DATA_BYTES_MAX: usize = 1024 * 1024;
 
 /// Most endpoints and addresses of one slice.
-const ENDPOINTS_MAX: usize = 1000;
-const ADDRESSES_MAX: usize = 100;
+pub(super) const ENDPOINTS_MAX: usize = 1000;
+pub(super) const ADDRESSES_MAX: usize = 100;
 
 pub(super) fn config_map(object: &Value, faults: &mut Faults) {
     let mut bytes = 0;

@@ -30,7 +30,7 @@ pub(super) fn spec(spec: &Value, field: &str, faults: &mut Faults) {
     let policies = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
     faults.one_of(at("dnsPolicy"), text(spec, "dnsPolicy"), &policies);
     meta::labels(
-        &spec.at(&["nodeSelector"]).and_then(Value::as_map),
+        spec.at(&["nodeSelector"]).and_then(Value::as_map),
         &at("nodeSelector"),
         faults,
     );
@@ -102,7 +102,7 @@ fn containers(spec: &Value, field: &str, volumes: &BTreeSet<&str>, faults: &mut 
                 volumes,
                 with_probes: part == "containers" || text(one, "restartPolicy") == "Always",
                 init: part == "initContainers",
-                own_image: part == "containers",
+                counts_ports: part == "containers",
             };
             container::name(one, &field, &mut seen, faults);
             container::body(one, &field, &rules, &mut ports, faults);

@@ -24,7 +24,7 @@ pub(super) fn is_empty(selector: &Value) -> bool {
 /// A `LabelSelector`.
 pub(super) fn labels(selector: &Value, field: &str, faults: &mut Faults) {
     let matched = selector.at(&["matchLabels"]).and_then(Value::as_map);
-    meta::labels(&matched, &format!("{field}.matchLabels"), faults);
+    meta::labels(matched, &format!("{field}.matchLabels"), faults);
     for (at, requirement) in list(selector, "matchExpressions").iter().enumerate() {
         let field = format!("{field}.matchExpressions[{at}]");
         operator(requirement, &field, false, faults);

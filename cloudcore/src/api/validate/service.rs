@@ -45,7 +45,7 @@ pub(super) fn body(object: &Value, faults: &mut Faults) {
         }
     }
     ports(spec, kind, headless, faults);
-    meta::labels(&spec.at(&["selector"]).and_then(Value::as_map), "spec.selector", faults);
+    meta::labels(spec.at(&["selector"]).and_then(Value::as_map), "spec.selector", faults);
     faults.one_of(
         "spec.sessionAffinity",
         text(spec, "sessionAffinity"),

@@ -305,6 +305,27 @@ fn contents_have_limits() {
 }
 
 #[test]
+fn endpoint_slices_have_limits() {
+    let sliced = |endpoints: usize, addresses: usize| {
+        let addresses = vec![r#""10.0.0.1""#; addresses].join(",");
+        let endpoints = vec![format!(r#"{{"addresses":[{addresses}]}}"#); endpoints].join(",");
+        create(&format!(
+            r#"{{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","metadata":{{"name":"e"}},"addressType":"IPv4","endpoints":[{endpoints}]}}"#
+        ))
+    };
+    assert!(sliced(misc::ENDPOINTS_MAX, 1).is_empty());
+    assert_eq!(
+        sliced(misc::ENDPOINTS_MAX + 1, 1),
+        ["endpoints: Too many: 1001: must have at most 1000 items"]
+    );
+    assert!(sliced(1, misc::ADDRESSES_MAX).is_empty());
+    assert_eq!(
+        sliced(1, misc::ADDRESSES_MAX + 1),
+        ["endpoints[0].addresses: Too many: 101: must have at most 100 items"]
+    );
+}
+
+#[test]
 fn faults_are_said_once_and_counted_all() {
     let fault = FieldError {
         fault: Fault::Required,

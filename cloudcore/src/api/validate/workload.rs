@@ -174,8 +174,8 @@ fn template_body(spec: &Value, owner: &str, faults: &mut Faults) {
     let nothing = Value::map();
     let template = spec.get("template").unwrap_or(&nothing);
     let metadata = |part: &str| template.at(&["metadata", part]).and_then(Value::as_map);
-    meta::labels(&metadata("labels"), "spec.template.labels", faults);
-    meta::annotations(&metadata("annotations"), "spec.template.annotations", faults);
+    meta::labels(metadata("labels"), "spec.template.labels", faults);
+    meta::annotations(metadata("annotations"), "spec.template.annotations", faults);
     let inner = template.get("spec").unwrap_or(&nothing);
     pod::spec(inner, "spec.template.spec", faults);
     let policy = text(inner, "restartPolicy");
