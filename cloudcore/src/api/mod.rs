@@ -4,6 +4,7 @@ pub mod codec;
 pub mod defaults;
 pub mod kinds;
 pub mod patch;
+pub mod quote;
 pub mod schema;
 pub mod strategy;
 pub mod validate;

@@ -17,6 +17,7 @@ use proto::value::{Map, Value};
 
 pub use self::event::{from_stored, to_stored};
 pub use self::scalar::{TimeForm, quantity, time};
+use crate::api::quote::Quoted;
 use crate::api::schema::{self, KindSchema, Presence};
 
 /// Largest body that is read.
@@ -70,7 +71,7 @@ pub enum DecodeError {
     /// Not even the kind could be read.
     #[error("the object provided is unrecognized (must be of type {expected}): {detail} ({quote})")]
     Unrecognized { expected: &'static str, detail: String, quote: String },
-    #[error("{kind} in version {version:?} cannot be handled as a {expected}: {detail}")]
+    #[error("{kind} in version {} cannot be handled as a {expected}: {detail}", Quoted(version))]
     Refused {
         kind: String,
         version: String,
@@ -256,7 +257,9 @@ fn named(map: &mut Map, expect: &'static KindSchema) -> Result<(), DecodeError> 
             )
         } else {
             format!(
-                "no kind {kind:?} is registered for version {api_version:?} in scheme \"pkg/runtime/scheme.go:111\""
+                "no kind {} is registered for version {} in scheme \"pkg/runtime/scheme.go:111\"",
+                Quoted(&kind),
+                Quoted(&api_version)
             )
         };
         return Err(DecodeError::Refused {

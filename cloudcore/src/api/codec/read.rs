@@ -12,6 +12,7 @@ use proto::value::{Map, Value};
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::scalar::{self, TimeForm};
+use crate::api::quote::Quoted;
 use crate::api::schema::{Element, Field, Presence, Scalar, Shape, Type};
 
 /// Most notes on one document; what comes after them goes unsaid.
@@ -295,16 +296,16 @@ impl<'de> Visitor<'de> for MessageVisitor<'_, '_> {
                 let value = entries.next_value_seed(Seed { what: field.shape.into(), place: &mut *place })?;
                 place.fields.pop();
                 if map.insert(name, value).is_some() {
-                    place.notes.strict(format!("duplicate field {:?}", place.path));
+                    place.notes.strict(format!("duplicate field {}", Quoted(&place.path)));
                 }
             } else if kind.object && matches!(name.as_str(), "apiVersion" | "kind") {
                 let what = What::One(Element::Scalar(Scalar::Text));
                 let value = entries.next_value_seed(Seed { what, place: &mut *place })?;
                 if map.insert(name, value).is_some() {
-                    place.notes.strict(format!("duplicate field {:?}", place.path));
+                    place.notes.strict(format!("duplicate field {}", Quoted(&place.path)));
                 }
             } else {
-                place.notes.strict(format!("unknown field {:?}", place.path));
+                place.notes.strict(format!("unknown field {}", Quoted(&place.path)));
                 entries.next_value::<IgnoredAny>()?;
             }
             place.around = around;
@@ -484,7 +485,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
             place.path.push_str(&name);
             let value = entries.next_value_seed(Seed { what: What::One(element), place: &mut *place })?;
             if map.insert(name, Self::element(element, value)).is_some() {
-                place.notes.strict(format!("duplicate field {:?}", place.path));
+                place.notes.strict(format!("duplicate field {}", Quoted(&place.path)));
             }
             place.path.truncate(length);
         }

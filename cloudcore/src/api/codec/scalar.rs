@@ -6,6 +6,8 @@ use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use proto::time::{parse_rfc3339, rfc3339};
 
+use crate::api::quote::Quoted;
+
 /// What is said of text that is no quantity.
 pub(super) const QUANTITY_WORDS: &str =
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
@@ -163,7 +165,9 @@ fn moment(text: &str, form: TimeForm) -> Result<(i64, u32), String> {
     let mut rest = text;
     let refused = |rest: &str, element: &str| {
         Err(format!(
-            "parsing time {text:?} as {layout:?}: cannot parse {rest:?} as {element:?}"
+            "parsing time {} as {layout:?}: cannot parse {} as {element:?}",
+            Quoted(text),
+            Quoted(rest)
         ))
     };
     let mut parts = [0i64; 6];
@@ -211,7 +215,7 @@ fn moment(text: &str, form: TimeForm) -> Result<(i64, u32), String> {
             () if second > 59 => "second",
             () => "day",
         };
-        return Err(format!("parsing time {text:?}: {what} out of range"));
+        return Err(format!("parsing time {}: {what} out of range", Quoted(text)));
     };
     Ok((seconds - offset, nanos))
 }

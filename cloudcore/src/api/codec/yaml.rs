@@ -4,6 +4,7 @@
 //! truth word, null word or number is text. Aliases are copied, within a budget.
 
 use super::read::NOTES_MAX;
+use crate::api::quote::Quoted;
 use proto::value::{Map, Value};
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
 
@@ -152,7 +153,7 @@ impl<'t> Reader<'t> {
             if plain_merge {
                 merged.push(value);
             } else {
-                let note = format!("line {line}: key {name:?} already set in map");
+                let note = format!("line {line}: key {} already set in map", Quoted(&name));
                 if map.insert(name, value).is_some() && self.twice.len() < NOTES_MAX {
                     self.twice.push(note);
                 }

@@ -4,6 +4,7 @@ use proto::value::{Map, Value};
 
 use super::{Faults, list, names, text};
 use crate::api::kinds::KindData;
+use crate::api::quote::Quoted;
 
 /// Most bytes of all annotations together.
 pub(super) const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;
@@ -64,6 +65,20 @@ pub(super) fn update(kind: &KindData, old: &Value, new: &Value, faults: &mut Fau
         );
     }
     references(metadata, faults);
+    if before.get("deletionTimestamp").is_some() {
+        let late: Vec<String> = list(metadata, "finalizers")
+            .iter()
+            .filter(|one| !list(before, "finalizers").contains(one))
+            .map(|one| Quoted(one.as_text().unwrap_or_default()).to_string())
+            .collect();
+        if !late.is_empty() {
+            let words = "no new finalizers can be added if the object is being deleted, found new finalizers";
+            faults.forbidden(
+                "metadata.finalizers",
+                &format!("{words} []string{{{}}}", late.join(", ")),
+            );
+        }
+    }
 }
 
 fn name(kind: &KindData, metadata: &Value, faults: &mut Faults) {

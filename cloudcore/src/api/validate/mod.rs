@@ -22,6 +22,7 @@ use proto::value::{Value, json};
 
 pub use self::pod::warnings;
 use super::kinds::KindData;
+use super::quote::Quoted;
 
 /// Most faults that are listed; an object with more is wrong enough.
 pub const FAULTS_MAX: usize = 1000;
@@ -95,7 +96,7 @@ pub fn invalid_message(group: &str, kind: &str, name: &str, faults: &[FieldError
         many => format!("[{}]", many.join(", ")),
     };
     let dot = if group.is_empty() { "" } else { "." };
-    format!("{kind}{dot}{group} {name:?} is invalid: {said}")
+    format!("{kind}{dot}{group} {} is invalid: {said}", Quoted(name))
 }
 
 /// What is wrong with a new object.
@@ -188,7 +189,7 @@ impl Faults {
     }
 
     fn not_found(&mut self, field: impl Display, text: &str) {
-        self.add(Fault::NotFound, field, format!("Not found: {text:?}"));
+        self.add(Fault::NotFound, field, format!("Not found: {}", Quoted(text)));
     }
 
     fn forbidden(&mut self, field: impl Display, detail: &str) {
@@ -196,9 +197,10 @@ impl Faults {
     }
 
     fn not_supported(&mut self, field: impl Display, text: &str, supported: &[&str]) {
-        let supported: Vec<String> = supported.iter().map(|one| format!("{one:?}")).collect();
+        let supported: Vec<String> = supported.iter().map(|one| Quoted(one).to_string()).collect();
         let message = format!(
-            "Unsupported value: {text:?}: supported values: {}",
+            "Unsupported value: {}: supported values: {}",
+            Quoted(text),
             supported.join(", ")
         );
         self.add(Fault::NotSupported, field, message);
@@ -242,7 +244,7 @@ fn with_detail(message: String, detail: &str) -> String {
 /// A value as messages show it.
 fn shown(value: &Value) -> String {
     match value {
-        Value::Text(text) => format!("{text:?}"),
+        Value::Text(text) => Quoted(text).to_string(),
         other => json::write(other),
     }
 }

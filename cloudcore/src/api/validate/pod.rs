@@ -4,6 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proto::value::Value;
 
+use crate::api::kinds::KindData;
+use crate::api::quote::Quoted;
+
 use super::container::{self, Ports};
 use super::{Faults, list, meta, names, node, selector, text, volume};
 
@@ -370,7 +373,7 @@ fn differences(before: &Value, after: &Value, path: &str, changed: &mut Vec<Stri
 }
 
 /// What is odd about a pod without being wrong: texts for `Warning` headers.
-pub fn warnings(kind: &crate::api::kinds::KindData, object: &Value) -> Vec<String> {
+pub fn warnings(kind: &KindData, object: &Value) -> Vec<String> {
     let (spec, field) = match (kind.group, kind.kind) {
         ("", "Pod") => (object.get("spec"), "spec"),
         ("apps", _) => (object.at(&["spec", "template", "spec"]), "spec.template.spec"),
@@ -385,8 +388,9 @@ pub fn warnings(kind: &crate::api::kinds::KindData, object: &Value) -> Vec<Strin
                 let name = text(variable, "name");
                 if seen.insert(name, at).is_some() {
                     said.push(format!(
-                        "{field}.{part}[{index}].env[{at}]: hides previous definition of {name:?}, which may be \
-                         dropped when using apply"
+                        "{field}.{part}[{index}].env[{at}]: hides previous definition of {}, which may be \
+                         dropped when using apply",
+                        Quoted(name)
                     ));
                 }
             }

@@ -255,6 +255,18 @@ fn what_never_changes() {
         update(&named("a"), &named("b")),
         ["metadata.uid: Invalid value: \"b\": field is immutable"]
     );
+    let dying = |finalizer: &str| {
+        format!(
+            r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"c","deletionTimestamp":"2026-01-01T00:00:00Z","finalizers":["a/b"{finalizer}]}}}}"#
+        )
+    };
+    assert!(update(&dying(""), &dying("")).is_empty());
+    assert_eq!(
+        update(&dying(""), &dying(r#","a/c""#)),
+        [
+            "metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{\"a/c\"}"
+        ]
+    );
     let pod = |spec: &str| {
         format!(
             r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"p"}},"spec":{{"containers":[{{"name":"c","image":"i"}}]{spec}}}}}"#
