@@ -61,6 +61,8 @@ pub struct Hello {
     pub dictionary: u32,
     pub dictionary_hash: [u8; 8],
     pub boot: BootId,
+    /// How often the edge lets itself be heard at least, in seconds.
+    pub beat_s: u16,
     /// Tells this hello from every other one; the welcome repeats it.
     pub nonce: [u8; 8],
     pub epoch: Epoch,
@@ -260,6 +262,7 @@ mod tests {
             dictionary: 300,
             dictionary_hash: [1; 8],
             boot: BootId([2; 16]),
+            beat_s: 30,
             nonce: [3; 8],
             epoch: Epoch(4),
             applied: Revision(200),
@@ -311,7 +314,7 @@ mod tests {
         vec![
             (
                 Frame::Hello(hello),
-                "01000101ac02010101010101010102020202020202020202020202020202030303030303030304c8010505050505050505\
+                "01000101ac020101010101010101020202020202020202020202020202021e030303030303030304c8010505050505050505\
                  060707070707070707080909090909090909",
             ),
             (

@@ -143,7 +143,7 @@ impl EdgeCore {
         let mut boot = [0; 16];
         boot[..8].copy_from_slice(&self.boots.to_le_bytes());
         boot[8] = u8::try_from(node).unwrap_or(u8::MAX);
-        self.machine = Some(Edge::new(BootId(boot), seed, self.disk.recover()));
+        self.machine = Some(Edge::new(BootId(boot), 30, seed, self.disk.recover()));
     }
 
     /// Power off: nothing runs any more.

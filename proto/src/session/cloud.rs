@@ -89,6 +89,7 @@ pub enum News {
     /// A session is confirmed; it replaced one of another boot if `replaced`.
     Up {
         boot: BootId,
+        beat_s: u16,
         replaced: bool,
     },
     /// The node holds the view of this revision: nothing older is needed for it.
@@ -133,6 +134,7 @@ struct Session {
     id: u32,
     carrier: Carrier,
     boot: BootId,
+    beat_s: u16,
     dictionary: Dictionary,
     incarnation: [u8; 8],
     phase: Phase,
@@ -337,6 +339,7 @@ impl Cloud {
             id: self.sessions,
             carrier,
             boot: hello.boot,
+            beat_s: hello.beat_s,
             dictionary,
             incarnation,
             phase,
@@ -394,8 +397,11 @@ impl Cloud {
                 self.boots.pop_front();
             }
         }
-        self.effects
-            .push_back(Effect::Tell(News::Up { boot: session.boot, replaced }));
+        self.effects.push_back(Effect::Tell(News::Up {
+            boot: session.boot,
+            beat_s: session.beat_s,
+            replaced,
+        }));
         self.effects
             .extend(session.same.map(|revision| Effect::Tell(News::Acked(revision))));
         let carrier = session.carrier;

@@ -176,6 +176,7 @@ pub enum Input {
 #[derive(Debug)]
 pub struct Edge {
     boot: BootId,
+    beat_s: u16,
     random: Random,
     carrier: Carrier,
     state: State,
@@ -265,12 +266,13 @@ enum After {
 }
 
 impl Edge {
-    pub fn new(boot: BootId, seed: u64, recovered: Recovered) -> Self {
+    pub fn new(boot: BootId, beat_s: u16, seed: u64, recovered: Recovered) -> Self {
         let slot = |(uid, reported): (Uid, Reported)| {
             (uid, Slot { latest: reported.latest, acked: reported.acked, sent: None })
         };
         let mut edge = Self {
             boot,
+            beat_s,
             random: Random::new(seed),
             carrier: Carrier::default(),
             state: State::Offline,
@@ -382,6 +384,7 @@ impl Edge {
             dictionary: dictionary.len(),
             dictionary_hash: dictionary.hash(),
             boot: self.boot,
+            beat_s: self.beat_s,
             nonce,
             epoch: self.epoch,
             applied: self.applied,
