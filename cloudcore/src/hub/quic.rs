@@ -295,6 +295,13 @@ impl Connections {
         chosen.map(|(_, connection)| close(connection, code)).count()
     }
 
+    /// Closes every connection; the nodes dial again.
+    pub fn close_all(&self, code: CloseCode) {
+        let live = self.lock();
+        let all = live.by_enrolment.values().flatten();
+        all.for_each(|(_, connection)| close(connection, code));
+    }
+
     fn close_revoked(&self, roll: &Roll) {
         let live = self.lock();
         for (_, of_node) in live.by_enrolment.iter().filter(|(id, _)| roll.is_revoked(**id)) {
