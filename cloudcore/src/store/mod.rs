@@ -52,6 +52,7 @@ mod writer;
 
 use std::fs::File;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::JoinHandle;
 
@@ -141,6 +142,7 @@ struct Shared {
     /// One for each lane.
     room: [Arc<Semaphore>; 3],
     line: LineLimits,
+    transactions: AtomicU64,
 }
 
 /// Ends the writer.
@@ -368,6 +370,11 @@ impl Store {
             .await
             .map_err(CheckError::Read)?
             .map_err(CheckError::Damaged)
+    }
+
+    /// How many transactions were written since the store was opened: each is one fsync.
+    pub fn transactions(&self) -> u64 {
+        self.shared.transactions.load(Ordering::Relaxed)
     }
 
     /// Waits until the writer has ended, which it does not do by itself: the process should end as well.

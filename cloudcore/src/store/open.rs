@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, RwLock};
 
 use daemon::files::{self, FileError};
@@ -92,6 +93,17 @@ pub enum OpenError {
     Thread(#[source] io::Error),
 }
 
+impl OpenError {
+    /// The file itself is bad. Nothing here sets it aside: what a cloud core holds is worth a person's look.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Database(error) => error.is_damage(),
+            Self::Load(RowError::Form { .. } | RowError::Sealed { .. }) => true,
+            _ => false,
+        }
+    }
+}
+
 impl Store {
     /// Opens the store of a data folder, or makes it. Blocks while it loads.
     pub fn open(config: Config) -> Result<Self, OpenError> {
@@ -115,6 +127,7 @@ impl Store {
             inbox: Inbox::default(),
             room: [(); 3].map(|()| Arc::new(Semaphore::new(LANE_COST_MAX as usize))),
             line: config.line,
+            transactions: AtomicU64::new(0),
         });
         let writer = Writer {
             connection,

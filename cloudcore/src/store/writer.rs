@@ -2,6 +2,7 @@
 //! publishes what was committed, and answers.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex};
 
 use daemon::seal::SealingKey;
@@ -226,6 +227,7 @@ impl Writer {
         let marks = locked(&self.shared.marks).unsaved();
         write_marks(&transaction, &marks)?;
         transaction.commit()?;
+        self.shared.transactions.fetch_add(1, Ordering::Relaxed);
         locked(&self.shared.marks).saved(&marks);
         self.take_over(&group, compaction, now);
         self.publish(group);

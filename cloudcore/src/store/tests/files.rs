@@ -1,6 +1,7 @@
 //! What is on the disk: sealing, back-ups, skew, damage, no room.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 
 use rusqlite::Connection;
 
@@ -52,6 +53,8 @@ async fn a_folder_has_one_store() {
     drop(store);
     write(&handle, "a", "1").await;
     drop(handle);
+    // The clean stop: no log is left, and the next start has nothing to check.
+    assert!(!place.folder.path().join("cloud.db-wal").exists());
     place.open();
 }
 
@@ -156,6 +159,7 @@ async fn a_back_up_begins_a_new_epoch() {
     let file = place.folder.path().join("copy.db");
     let at = store.backup(&file).await.unwrap();
     assert_eq!(at, store.revision());
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     let lost = write(&store, "b", "1").await;
 
     let new = Place::new();
@@ -288,10 +292,8 @@ async fn a_damaged_file_is_called_one() {
     let place = Place::new();
     write(&place.open(), "a", "1").await;
     fs::write(place.folder.path().join(DATABASE), [b'x'; 8192]).unwrap();
-    match Store::open(place.config()).unwrap_err() {
-        OpenError::Database(error) => assert!(error.is_damage()),
-        error => panic!("{error}"),
-    }
+    let error = Store::open(place.config()).unwrap_err();
+    assert!(error.is_damage(), "{error}");
 }
 
 #[tokio::test]

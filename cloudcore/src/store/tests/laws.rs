@@ -152,11 +152,181 @@ async fn run(acts: Vec<Act>) {
     }
 }
 
+/// What may happen while nodes are away.
+#[derive(Debug, Clone)]
+enum Life {
+    Pod {
+        name: u8,
+        node: u8,
+    },
+    Spec {
+        name: u8,
+        data: u8,
+    },
+    Report {
+        name: u8,
+        data: u8,
+    },
+    DeletePod {
+        name: u8,
+    },
+    Config {
+        name: u8,
+        data: u8,
+    },
+    DeleteConfig {
+        name: u8,
+    },
+    /// A node acknowledges what there is.
+    Acknowledge {
+        node: u8,
+    },
+    Settle,
+    Reopen,
+}
+
+fn life() -> impl Strategy<Value = Life> {
+    let (name, node, data) = (0..4u8, 0..2u8, 0..3u8);
+    prop_oneof![
+        4 => (name.clone(), node.clone()).prop_map(|(name, node)| Life::Pod { name, node }),
+        4 => (name.clone(), data.clone()).prop_map(|(name, data)| Life::Spec { name, data }),
+        4 => (name.clone(), data.clone()).prop_map(|(name, data)| Life::Report { name, data }),
+        3 => name.clone().prop_map(|name| Life::DeletePod { name }),
+        3 => (name.clone(), data).prop_map(|(name, data)| Life::Config { name, data }),
+        1 => name.prop_map(|name| Life::DeleteConfig { name }),
+        3 => node.prop_map(|node| Life::Acknowledge { node }),
+        3 => Just(Life::Settle),
+        1 => Just(Life::Reopen),
+    ]
+}
+
+/// What a node holds: its pods and every config map, by the hashes of their projections.
+type Held = BTreeMap<Key, Option<projection::EntryHash>>;
+
+fn node_name(node: u8) -> String {
+    format!("n{node}")
+}
+
+async fn held(store: &Store, node: u8) -> Held {
+    let mut held = Held::new();
+    for scope in [Scope::pods_of(node_name(node)), Scope::kind("ConfigMap")] {
+        let page = store.list(&scope, At::Latest, None, None).await.unwrap();
+        held.extend(page.items.iter().map(|object| (object.key.clone(), object.projection)));
+    }
+    held
+}
+
+async fn run_life(lives: Vec<Life>) {
+    let place = Place::new();
+    // Nothing is kept but for the nodes.
+    let config = || Config {
+        history: NO_HISTORY,
+        recent: LineLimits { changes: 0, bytes: 0 },
+        ..place.config()
+    };
+    let mut store = Store::open(config()).unwrap();
+    let mut marks = BTreeMap::new();
+    let mut settled = 0u32;
+    for life in lives {
+        match life {
+            Life::Pod { name, node } => {
+                let name = name.to_string();
+                let value = pod(&name, random::uid(), &node_name(node));
+                let _ = one(&store, Op::Create { key: pod_key(&name), value }).await;
+            }
+            Life::Spec { name, data } => {
+                if let Some(pod) = store.get(&pod_key(&name.to_string())) {
+                    let mut value = pod.body();
+                    value.set(&["spec", "text"], data.to_string());
+                    one(&store, Op::Replace { key: pod.key.clone(), value, when: When::ANY })
+                        .await
+                        .unwrap();
+                }
+            }
+            Life::Report { name, data } => {
+                if let Some(pod) = store.get(&pod_key(&name.to_string())) {
+                    let value = Some(Value::from([("phase", data.to_string())]));
+                    let node = pod.node().unwrap_or_default().to_owned();
+                    one(&store, Op::Report { uid: pod.uid, node, value }).await.unwrap();
+                }
+            }
+            Life::DeletePod { name } => {
+                let _ = one(&store, Op::Delete { key: pod_key(&name.to_string()), when: When::ANY }).await;
+            }
+            Life::Config { name, data } => drop(write(&store, &name.to_string(), &data.to_string()).await),
+            Life::DeleteConfig { name } => {
+                let key = config_map_key(&name.to_string());
+                let _ = one(&store, Op::Delete { key, when: When::ANY }).await;
+            }
+            Life::Acknowledge { node } => {
+                store.set_low_water(&node_name(node), Some(store.revision()));
+                marks.insert(node, (store.revision(), held(&store, node).await));
+            }
+            Life::Settle => {
+                settled += 1;
+                let op = Op::PutRecord {
+                    space: "settle",
+                    id: String::new(),
+                    bytes: settled.to_le_bytes().to_vec(),
+                };
+                store.commit(Lane::Api, vec![op]).await.unwrap();
+            }
+            Life::Reopen => {
+                drop(store);
+                store = Store::open(config()).unwrap();
+            }
+        }
+        for (node, (mark, held)) in &marks {
+            for (key, projection) in held {
+                let base = store.get_at(key, *mark).await.unwrap().unwrap();
+                assert_eq!(base.projection, *projection);
+            }
+            let page = store
+                .list(&Scope::pods_of(node_name(*node)), At::Exact(*mark), None, None)
+                .await
+                .unwrap();
+            let pods = held.keys().filter(|key| key.kind.as_str() == "Pod");
+            assert!(page.items.iter().map(|object| &object.key).eq(pods));
+        }
+    }
+    // Once nobody holds anything old, nothing old is left.
+    for node in 0..2 {
+        store.set_low_water(&node_name(node), None);
+    }
+    for at in 0..5u8 {
+        let op = Op::PutRecord { space: "settle", id: String::new(), bytes: vec![at] };
+        store.commit(Lane::Api, vec![op]).await.unwrap();
+    }
+    let mut present = 0;
+    for kind in ["Pod", "ConfigMap"] {
+        present += store
+            .list(&Scope::kind(kind), At::Latest, None, None)
+            .await
+            .unwrap()
+            .items
+            .len();
+    }
+    drop(store);
+    let file = rusqlite::Connection::open(place.folder.path().join(open::DATABASE)).unwrap();
+    for (table, rows) in [("versions", present), ("bodies", present), ("bases", 0), ("marks", 0)] {
+        let found: i64 = file
+            .query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0))
+            .unwrap();
+        assert_eq!(found, i64::try_from(rows).unwrap(), "{table}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
     #[test]
     fn the_store_is_its_model(acts in prop::collection::vec(act(), 1..40)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(run(acts));
+    }
+
+    #[test]
+    fn what_nodes_hold_can_be_told(lives in prop::collection::vec(life(), 1..60)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(run_life(lives));
     }
 }

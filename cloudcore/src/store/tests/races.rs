@@ -199,3 +199,34 @@ async fn two_that_count_together_lose_nothing() {
     );
     assert_eq!(store.revision().0, FIRST.0 + 1 + 2 * EACH as u64);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_that_wait_share_a_transaction() {
+    const REQUESTS: usize = 2000;
+    let place = Place::new();
+    let store = place.open();
+    let mut requests = JoinSet::new();
+    for at in 0..REQUESTS {
+        let store = store.clone();
+        requests.spawn(async move {
+            // Every other one fails, and takes nobody with it.
+            let name = format!("c{}", at / 2);
+            let op = Op::Create {
+                key: config_map_key(&name),
+                value: config_map(&name, random::uid(), ""),
+            };
+            store.commit(Lane::Status, vec![op]).await.is_ok()
+        });
+    }
+    let mut passed = 0;
+    while let Some(done) = requests.join_next().await {
+        passed += usize::from(done.unwrap());
+    }
+    assert_eq!(passed, REQUESTS / 2);
+    assert_eq!(store.revision().0, FIRST.0 + passed as u64);
+    assert!(
+        store.transactions() < passed as u64,
+        "{} transactions",
+        store.transactions()
+    );
+}

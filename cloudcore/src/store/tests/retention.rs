@@ -319,3 +319,28 @@ async fn a_mark_that_comes_too_late_promises_nothing() {
     settle(&store).await;
     assert!(names(&store, &Scope::pods_of("n"), At::Exact(late)).await.is_err());
 }
+
+#[tokio::test]
+async fn a_new_epoch_lets_go_of_the_old_one() {
+    let place = Place::new();
+    let store = place.open();
+    for at in 0..200 {
+        write(&store, "a", &at.to_string()).await;
+    }
+    store.set_low_water("n", Some(Revision(100)));
+    settle(&store).await;
+    assert_eq!(rows(&place, "versions"), 200);
+    store.renew(FIRST).await.unwrap();
+    // Not all at once, and a restart does not lose track.
+    settle(&store).await;
+    drop(store);
+    let store = place.open();
+    settle(&store).await;
+    assert_eq!(
+        (rows(&place, "versions"), rows(&place, "bodies"), rows(&place, "bases")),
+        (1, 1, 0)
+    );
+    assert_eq!(text(&store.get(&config_map_key("a")).unwrap()), "199");
+    let list = names(&store, &Scope::kind("ConfigMap"), At::Exact(store.oldest())).await;
+    assert_eq!(list.unwrap(), ["a"]);
+}

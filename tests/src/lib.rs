@@ -1,4 +1,0 @@
-//! System tests and the simulator.
-
-#[cfg(test)]
-mod enrolment;
