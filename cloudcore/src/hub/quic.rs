@@ -144,10 +144,9 @@ impl Hub {
             };
             handshakes.spawn(async move {
                 let remote = incoming.remote_address();
-                match timeout(2 * CONNECT_WAIT, visitor.enter(incoming)).await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(error)) => tracing::debug!(%remote, "not let in: {error:#}"),
-                    Err(_) => tracing::debug!(%remote, "not let in: took too long"),
+                // Every step is bounded by itself.
+                if let Err(error) = visitor.enter(incoming).await {
+                    tracing::debug!(%remote, "not let in: {error:#}");
                 }
             });
         }
@@ -192,8 +191,11 @@ impl Visitor {
             anyhow::bail!("no session was opened");
         };
         let session = Session { peer, remote, carrier: carrier?, entry };
-        if self.sessions.send(session).await.is_err() {
-            close(&connection, CloseCode::SHUTDOWN);
+        match timeout(CONNECT_WAIT, self.sessions.send(session)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => close(&connection, CloseCode::SHUTDOWN),
+            // Nobody takes sessions as fast as they come: the node dials again, after its back-off.
+            Err(_) => close(&connection, CloseCode::BUSY),
         }
         Ok(())
     }
