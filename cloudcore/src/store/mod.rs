@@ -60,7 +60,7 @@ use daemon::sqlite::{self, SqliteError};
 use proto::object::{Epoch, Key, Revision, Uid};
 use tokio::sync::{Semaphore, oneshot};
 
-pub use self::backup::BackupError;
+pub use self::backup::{BackupError, backup_folder};
 pub use self::commit::{CommitError, OBJECT_BYTES_MAX, OPS_MAX, Op, When};
 pub use self::lanes::Lane;
 pub use self::open::{Config, OpenError};

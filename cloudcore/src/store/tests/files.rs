@@ -159,6 +159,8 @@ async fn a_back_up_begins_a_new_epoch() {
     let file = place.folder.path().join("copy.db");
     let at = store.backup(&file).await.unwrap();
     assert_eq!(at, store.revision());
+    // Another process can make one as well, beside this one.
+    assert_eq!(backup_folder(place.folder.path(), &file).unwrap(), at);
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     let lost = write(&store, "b", "1").await;
 

@@ -344,3 +344,27 @@ async fn a_new_epoch_lets_go_of_the_old_one() {
     let list = names(&store, &Scope::kind("ConfigMap"), At::Exact(store.oldest())).await;
     assert_eq!(list.unwrap(), ["a"]);
 }
+
+#[tokio::test]
+async fn a_full_line_reads_on_from_where_it_was_full() {
+    let place = Place::new();
+    let store = Store::open(Config {
+        line: LineLimits { changes: 2, bytes: 1 << 20 },
+        recent: LineLimits { changes: 0, bytes: 0 },
+        history: HistoryLimits { writes: 10, ..NO_HISTORY },
+        ..place.config()
+    })
+    .unwrap();
+    let mut watch = store.watch(Scope::kind("Pod"), FIRST).unwrap();
+    make_pod(&store, "a", "n").await;
+    make_pod(&store, "b", "n").await;
+    // What happens to others meanwhile pushes those pods out of history, and is none of this watcher's business.
+    for at in 0..50 {
+        write(&store, "a", &at.to_string()).await;
+    }
+    let third = make_pod(&store, "c", "n").await;
+    assert!(store.oldest() > Revision(3));
+    for revision in [Revision(2), Revision(3), third.revision] {
+        assert_eq!(next(&mut watch).await.unwrap().revision, revision);
+    }
+}
