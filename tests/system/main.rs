@@ -1,0 +1,3 @@
+//! Whole paths through the real code, on real sockets, processes and daemons.
+
+mod enrolment;
