@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use proto::digest::EntryHash;
 use proto::object::{Key, Kind, Revision, Uid};
 use proto::value::Value;
 
-use super::projection::{self, EntryHash};
+use super::projection;
 use super::stored::Form;
 
 /// The largest object, report or record, in its stored form.
@@ -209,7 +210,7 @@ fn body(key: &Key, mut value: Value) -> Result<Body, CommitError> {
     Ok(Body {
         uid,
         node: node.map(Arc::from),
-        projection: projection::project(&value).map(|projection| projection::entry_hash(key, uid, &projection)),
+        projection: projection::entry_hash(key, uid, &value),
         form,
     })
 }

@@ -9,6 +9,7 @@ mod retention;
 use std::time::Duration;
 
 use daemon::random;
+use proto::digest::EntryHash;
 use proto::value::Value;
 use tempfile::TempDir;
 
@@ -341,7 +342,7 @@ async fn what_does_not_reach_nodes_has_no_projection() {
     let projection = projection::project(&config.body()).unwrap();
     assert_eq!(
         config.projection,
-        Some(projection::entry_hash(&config.key, config.uid, &projection))
+        Some(EntryHash::of(&config.key, config.uid, &projection))
     );
 }
 

@@ -101,7 +101,7 @@ async fn secrets_are_in_no_file() {
     let hash = made.projection.unwrap();
     let plain_hash = Connection::open(place.folder.path().join(DATABASE)).unwrap().query_row(
         "SELECT count(*) FROM versions WHERE projection = ?1",
-        [hash],
+        [hash.0],
         |row| row.get::<_, i64>(0),
     );
     assert_eq!(plain_hash, Ok(0));

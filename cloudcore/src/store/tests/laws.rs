@@ -201,7 +201,7 @@ fn life() -> impl Strategy<Value = Life> {
 }
 
 /// What a node holds: its pods and every config map, by the hashes of their projections.
-type Held = BTreeMap<Key, Option<projection::EntryHash>>;
+type Held = BTreeMap<Key, Option<EntryHash>>;
 
 fn node_name(node: u8) -> String {
     format!("n{node}")
