@@ -38,6 +38,7 @@ mod commit;
 mod compact;
 mod current;
 mod draft;
+mod held;
 mod history;
 mod lanes;
 mod open;
