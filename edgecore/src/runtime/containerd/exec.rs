@@ -41,6 +41,8 @@ pub(super) struct Execs {
 
 impl Execs {
     pub(super) fn new(client: Client, run_dir: &Path) -> Self {
+        // What another edge core before us was in the middle of has no reader any more.
+        let _ = std::fs::remove_dir_all(run_dir.join("exec"));
         Self {
             client,
             folder: run_dir.join("exec"),

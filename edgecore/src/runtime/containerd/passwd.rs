@@ -14,6 +14,8 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// `/etc/passwd` and `/etc/group`, empty when the image has none. `folder` is made, mounted on and removed.
 pub(super) fn read(mounts: &[Mount], folder: &Path) -> io::Result<(String, String)> {
     std::fs::create_dir_all(folder)?;
+    // Left behind when the edge core died in the middle of this.
+    while sys::unmount(folder).is_ok() {}
     let mounted = Mounted::new(mounts, folder)?;
     let root = File::open(folder)?;
     let files = account_file(&root, c"etc/passwd").and_then(|passwd| Ok((passwd, account_file(&root, c"etc/group")?)));

@@ -7,7 +7,7 @@
 //! (CNI), the pod is attached to it; without one the pod has no address, and nothing outside it can reach it.
 
 use std::collections::BTreeSet;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -147,7 +147,7 @@ impl Sandboxes {
     fn read(&self, pod: Uid) -> io::Result<Option<Attachment>> {
         match std::fs::read(self.record(pod)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            // Torn by a power cut while being made anew: then nothing was attached yet.
+            // A damaged one is as good as none.
             bytes => Ok(serde_json::from_slice(&bytes?).ok()),
         }
     }
@@ -156,7 +156,10 @@ impl Sandboxes {
         let path = self.record(pod);
         std::fs::create_dir_all(self.state_dir.join("cni"))?;
         let new = path.with_extension("new");
-        std::fs::write(&new, serde_json::to_vec(attachment)?)?;
+        let mut file = std::fs::File::create(&new)?;
+        file.write_all(&serde_json::to_vec(attachment)?)?;
+        // On the disk before anything is attached: a lost record is an address lost for good.
+        file.sync_all()?;
         std::fs::rename(new, path)
     }
 }
