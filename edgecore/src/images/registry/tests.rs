@@ -197,3 +197,53 @@ async fn redirects_and_silence_end() {
     let error = registry("127.0.0.1:1", &[]).manifest("1").await.unwrap_err();
     assert!(matches!(error, ImageError::Unreachable { .. }), "{error}");
 }
+
+/// A TLS server on loopback that answers one request, and the file of the authority it is to be judged by.
+async fn serve_tls() -> (Uri, PathBuf, JoinSet<()>) {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let file = std::env::temp_dir().join(format!("edgehold-trust-{}.pem", std::process::id()));
+    std::fs::write(&file, made.cert.pem()).unwrap();
+    let key = rustls::pki_types::PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key.into())
+        .unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://localhost:{}/x", listener.local_addr().unwrap().port());
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let Ok(mut stream) = acceptor.accept(stream).await else {
+                continue;
+            };
+            stream
+                .write_all(reply("200 OK", "", "secret").as_bytes())
+                .await
+                .unwrap();
+        }
+    });
+    (url.parse().unwrap(), file, tasks)
+}
+
+#[tokio::test]
+async fn an_authority_counts_when_the_operator_names_it() {
+    let (url, file, _tasks) = serve_tls().await;
+    let reference = Reference::parse("registry.example/web:1").unwrap();
+    let trust = Trust { extra: Some(file) };
+    let mut trusting = Registry::new(reference.clone(), &[], trust);
+    let body = trusting.fetch(&url, HeaderMap::new(), 0).await.unwrap();
+    assert_eq!(body.all(10).await.unwrap(), b"secret");
+    let error = Registry::new(reference, &[], Trust::default())
+        .fetch(&url, HeaderMap::new(), 0)
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(error, ImageError::Unreachable { .. } | ImageError::NoTrust),
+        "{error}"
+    );
+}

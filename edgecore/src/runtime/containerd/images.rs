@@ -13,17 +13,16 @@ use containerd_client::services::v1::snapshots::{
     CommitSnapshotRequest, MountsRequest, PrepareSnapshotRequest, RemoveSnapshotRequest, StatSnapshotRequest,
 };
 use containerd_client::services::v1::{
-    AbortRequest, AddResourceRequest, ApplyRequest, CreateImageRequest, CreateRequest, DeleteContentRequest,
-    DeleteRequest, GetImageRequest, Image as Record, Info, InfoRequest, ListRequest, ReadContentRequest, Resource,
-    StatusRequest, UpdateImageRequest, UpdateRequest, WriteAction, WriteContentRequest, WriteContentResponse,
+    AddResourceRequest, ApplyRequest, CreateImageRequest, CreateRequest, DeleteContentRequest, DeleteRequest,
+    GetImageRequest, Image as Record, InfoRequest, ListRequest, ReadContentRequest, Resource, UpdateImageRequest,
 };
 use containerd_client::types::{Descriptor as Target, Mount};
 use prost_types::FieldMask;
-use tokio::sync::{Semaphore, mpsc};
-use tonic::codegen::tokio_stream::Stream;
-use tonic::{Code, Response, Status, Streaming};
+use tokio::sync::Semaphore;
+use tonic::{Code, Response, Status};
 
 use super::client::{Answer as _, Client, PROCESS, QUICK, Refusal, UNPACK, within};
+use super::ingest::Ingest;
 use super::sandbox::explain;
 use crate::images::manifest::Run;
 use crate::images::{
@@ -33,10 +32,7 @@ use crate::images::{
 use crate::runtime::{Image, RegistryAuth, RuntimeError};
 
 const FIND: &str = "looking for the image";
-const TAKE_IN: &str = "taking in the image";
-
-/// What goes to containerd in one message: large enough to be few, small enough for a small machine.
-const WRITE_BYTES: usize = 256 * 1024;
+pub(super) const TAKE_IN: &str = "taking in the image";
 
 /// How many incomplete images are kept to go on with; the oldest go.
 const INCOMPLETE_MAX: usize = 8;
@@ -385,6 +381,14 @@ impl Take<'_> {
             .or_error(TAKE_IN, self.name)
     }
 
+    async fn ingest(
+        &self,
+        descriptor: &Descriptor,
+        labels: HashMap<String, String>,
+    ) -> Result<Ingest<'_>, RuntimeError> {
+        Ingest::begin(&self.images.client, self.lease, self.name, descriptor, labels).await
+    }
+
     async fn write_document(
         &self,
         descriptor: &Descriptor,
@@ -392,7 +396,7 @@ impl Take<'_> {
         labels: HashMap<String, String>,
     ) -> Result<(), RuntimeError> {
         let mut ingest = self.ingest(descriptor, labels).await?;
-        if ingest.offset > 0 {
+        if ingest.offset() > 0 {
             ingest.restart().await?;
         }
         ingest.push(bytes).await?;
@@ -413,8 +417,8 @@ impl Take<'_> {
             return Ok(());
         }
         let mut ingest = self.ingest(layer, HashMap::new()).await?;
-        let mut blob = source.blob(layer, ingest.offset).await.map_err(refused)?;
-        if blob.offset() != ingest.offset {
+        let mut blob = source.blob(layer, ingest.offset()).await.map_err(refused)?;
+        if blob.offset() != ingest.offset() {
             ingest.restart().await?;
         }
         while let Some(piece) = blob.next().await.map_err(refused)? {
@@ -422,180 +426,6 @@ impl Take<'_> {
         }
         ingest.commit().await
     }
-
-    async fn ingest(
-        &self,
-        descriptor: &Descriptor,
-        labels: HashMap<String, String>,
-    ) -> Result<Ingest<'_>, RuntimeError> {
-        let client = &self.images.client;
-        let reference = format!("edgehold-{}", descriptor.digest.hex());
-        let status = client.request(StatusRequest { r#ref: reference.clone() });
-        let status = within(QUICK, client.content().status(status))
-            .await
-            .optional()
-            .or_error(TAKE_IN, self.name)?;
-        let offset = status
-            .and_then(|answer| u64::try_from(answer.status?.offset).ok())
-            .unwrap_or(0);
-        let size = i64::try_from(descriptor.size).unwrap_or(i64::MAX);
-        let template = WriteContentRequest {
-            action: WriteAction::Write.into(),
-            r#ref: reference,
-            total: size,
-            expected: descriptor.digest.to_string(),
-            labels,
-            ..WriteContentRequest::default()
-        };
-        Ok(Ingest {
-            take: self,
-            template,
-            offset,
-            pending: Vec::new(),
-            stream: None,
-            exists: false,
-        })
-    }
-}
-
-/// Content on its way into containerd: one message, one answer.
-struct Ingest<'a> {
-    take: &'a Take<'a>,
-    template: WriteContentRequest,
-    /// What containerd has.
-    offset: u64,
-    pending: Vec<u8>,
-    /// Open from the first message on.
-    stream: Option<(mpsc::Sender<WriteContentRequest>, Streaming<WriteContentResponse>)>,
-    /// containerd had it all along.
-    exists: bool,
-}
-
-impl Ingest<'_> {
-    /// Forgets what an earlier attempt brought.
-    async fn restart(&mut self) -> Result<(), RuntimeError> {
-        let client = &self.take.images.client;
-        abort(client, &self.template.r#ref)
-            .await
-            .or_error(TAKE_IN, self.take.name)?;
-        (self.offset, self.stream) = (0, None);
-        Ok(())
-    }
-
-    async fn push(&mut self, mut bytes: &[u8]) -> Result<(), RuntimeError> {
-        while !bytes.is_empty() && !self.exists {
-            let (part, rest) = bytes.split_at(bytes.len().min(WRITE_BYTES - self.pending.len()));
-            self.pending.extend_from_slice(part);
-            bytes = rest;
-            if self.pending.len() == WRITE_BYTES {
-                self.flush().await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Ends it. Damaged content is thrown away, so that the next attempt starts over.
-    async fn commit(mut self) -> Result<(), RuntimeError> {
-        self.flush().await?;
-        let (client, name) = (&self.take.images.client, self.take.name);
-        if !self.exists {
-            match self.send(WriteAction::Commit, Vec::new()).await.made() {
-                Ok(made) => self.exists = !made,
-                Err(refusal) if refusal.is(Code::FailedPrecondition) || refusal.is(Code::OutOfRange) => {
-                    abort(client, &self.template.r#ref).await.or_error(TAKE_IN, name)?;
-                    return Err(pull_error(
-                        name,
-                        ImageError::Mismatch { digest: self.template.expected.clone() },
-                    ));
-                }
-                Err(refusal) => return Err(refusal.error(TAKE_IN, name)),
-            }
-        }
-        // What it points at is new even when it is not.
-        if self.exists { self.relabel().await } else { Ok(()) }
-    }
-
-    async fn flush(&mut self) -> Result<(), RuntimeError> {
-        let data = std::mem::take(&mut self.pending);
-        if data.is_empty() || self.exists {
-            return Ok(());
-        }
-        let size = u64::try_from(data.len()).expect("at most one message");
-        self.exists = !self
-            .send(WriteAction::Write, data)
-            .await
-            .made()
-            .or_error(TAKE_IN, self.take.name)?;
-        self.offset += size;
-        Ok(())
-    }
-
-    async fn send(&mut self, action: WriteAction, data: Vec<u8>) -> Result<(), Refusal> {
-        let message = WriteContentRequest {
-            action: action.into(),
-            offset: i64::try_from(self.offset).unwrap_or(i64::MAX),
-            data,
-            ..self.template.clone()
-        };
-        let ended = || Refusal::Status(Status::aborted("containerd ended the stream"));
-        let stream = match &mut self.stream {
-            Some((sender, stream)) => {
-                // There is room: every message waits for its answer.
-                sender.try_send(message).map_err(|_| ended())?;
-                stream
-            }
-            None => {
-                let (sender, receiver) = mpsc::channel(1);
-                sender.try_send(message).map_err(|_| ended())?;
-                let client = &self.take.images.client;
-                let request = client.leased(self.take.lease, Messages(receiver));
-                let stream = within(PROCESS, client.content().write(request)).await?;
-                &mut self.stream.insert((sender, stream)).1
-            }
-        };
-        let answer = async { stream.message().await.map(Response::new) };
-        within(PROCESS, answer).await?.ok_or_else(ended).map(drop)
-    }
-
-    async fn relabel(&self) -> Result<(), RuntimeError> {
-        let labels = self.template.labels.clone();
-        if labels.is_empty() {
-            return Ok(());
-        }
-        let client = &self.take.images.client;
-        let paths = labels.keys().map(|key| format!("labels.{key}")).collect();
-        let info = Info {
-            digest: self.template.expected.clone(),
-            labels,
-            ..Info::default()
-        };
-        let update = UpdateRequest { info: Some(info), update_mask: Some(FieldMask { paths }) };
-        let updated = within(QUICK, client.content().update(client.leased(self.take.lease, update))).await;
-        updated.or_error(TAKE_IN, self.take.name).map(drop)
-    }
-}
-
-/// What is sent, as the stream tonic wants.
-#[derive(Debug)]
-struct Messages(mpsc::Receiver<WriteContentRequest>);
-
-impl Stream for Messages {
-    type Item = WriteContentRequest;
-
-    fn poll_next(
-        mut self: std::pin::Pin<&mut Self>,
-        context: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Option<WriteContentRequest>> {
-        self.0.poll_recv(context)
-    }
-}
-
-async fn abort(client: &Client, reference: &str) -> Result<(), Refusal> {
-    let request = client.request(AbortRequest { r#ref: reference.to_owned() });
-    within(QUICK, client.content().abort(request))
-        .await
-        .optional()
-        .map(drop)
 }
 
 /// Repeatable.
@@ -642,6 +472,6 @@ fn target(descriptor: &Descriptor) -> Target {
     }
 }
 
-fn pull_error(image: &str, error: ImageError) -> RuntimeError {
+pub(super) fn pull_error(image: &str, error: ImageError) -> RuntimeError {
     RuntimeError::Pull { image: image.to_owned(), reason: explain(&error) }
 }

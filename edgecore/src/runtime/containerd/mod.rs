@@ -16,6 +16,7 @@ mod cni;
 mod events;
 mod exec;
 mod images;
+mod ingest;
 mod machine;
 mod passwd;
 mod record;
