@@ -391,3 +391,107 @@ async fn containerd_logs_lose_nothing_and_turn_over() {
     );
     node.finish(&[&id], &[uid]).await;
 }
+
+#[tokio::test]
+async fn containerd_removes_what_was_never_started() {
+    let node = Node::new("created").await;
+    let uid = pod();
+    let sandbox = node.sandbox(uid);
+    node.runtime.prepare(&sandbox).await.unwrap();
+    let id = node
+        .runtime
+        .create(&sandbox, &node.script(uid, "c", "exit 2"))
+        .await
+        .unwrap();
+    let other = node
+        .runtime
+        .create(&sandbox, &node.script(uid, "d", "exit 3"))
+        .await
+        .unwrap();
+    // The edge core died between making the task and starting it.
+    let socket = node.config.socket.clone();
+    let made = make_task_only(&socket, &[&id, &other]).await;
+    assert_eq!(made, 2);
+    assert_eq!(node.seen(&id).await.unwrap().state, State::Created);
+    node.runtime.start(&other).await.unwrap();
+    assert_eq!(node.exit_code(&other).await, 3);
+    node.finish(&[&id, &other], &[uid]).await;
+}
+
+/// What starting does first, without the rest; by containerd's own services, as another edge core would.
+async fn make_task_only(socket: &std::path::Path, ids: &[&str]) -> usize {
+    use containerd_client::services::v1::CreateTaskRequest;
+    use containerd_client::services::v1::snapshots::MountsRequest;
+    use containerd_client::services::v1::snapshots::snapshots_client::SnapshotsClient;
+    use containerd_client::services::v1::tasks_client::TasksClient;
+    use containerd_client::tonic::Request;
+
+    let channel = containerd_client::connect(socket).await.unwrap();
+    fn named<T>(message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        request
+            .metadata_mut()
+            .insert("containerd-namespace", "edgehold".parse().unwrap());
+        request
+    }
+    let mut made = 0;
+    for id in ids {
+        let mounts = MountsRequest { snapshotter: "overlayfs".into(), key: (*id).to_owned() };
+        let rootfs = SnapshotsClient::new(channel.clone())
+            .mounts(named(mounts))
+            .await
+            .unwrap()
+            .into_inner()
+            .mounts;
+        let task = CreateTaskRequest {
+            container_id: (*id).to_owned(),
+            rootfs,
+            ..CreateTaskRequest::default()
+        };
+        TasksClient::new(channel.clone()).create(named(task)).await.unwrap();
+        made += 1;
+    }
+    made
+}
+
+#[tokio::test]
+async fn containerd_takes_many_pods_at_once() {
+    let node = std::sync::Arc::new(Node::new("many").await);
+    let mut starting = tokio::task::JoinSet::new();
+    for number in 0..8 {
+        let (node, uid) = (node.clone(), pod());
+        starting.spawn(async move {
+            let sandbox = node.sandbox(uid);
+            node.runtime.prepare(&sandbox).await.unwrap();
+            let mut ids = Vec::new();
+            for name in ["x", "y"] {
+                let container = node.script(uid, &format!("{name}{number}"), "trap 'exit 0' TERM; sleep 1000 & wait");
+                let id = node.runtime.create(&sandbox, &container).await.unwrap();
+                node.runtime.start(&id).await.unwrap();
+                ids.push(id);
+            }
+            (uid, ids)
+        });
+    }
+    let started = starting.join_all().await;
+    let seen = node.runtime.list().await.unwrap();
+    assert_eq!(seen.len(), 16);
+    assert!(seen.iter().all(|seen| matches!(seen.state, State::Running { .. })));
+    assert_eq!(node.shims().len(), 8);
+    let mut ending = tokio::task::JoinSet::new();
+    for (uid, ids) in started {
+        let node = node.clone();
+        ending.spawn(async move {
+            for id in ids {
+                node.runtime.signal(&id, 15).await.unwrap();
+                node.runtime.remove(&id).await.unwrap();
+            }
+            node.runtime.release(uid).await.unwrap();
+        });
+    }
+    ending.join_all().await;
+    let Ok(node) = std::sync::Arc::try_unwrap(node) else {
+        panic!("all tasks have ended")
+    };
+    node.finish(&[], &[]).await;
+}
