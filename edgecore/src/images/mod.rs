@@ -11,6 +11,7 @@ pub mod manifest;
 pub mod reference;
 pub mod registry;
 mod tar;
+pub mod trust;
 
 use std::io;
 
@@ -19,7 +20,8 @@ use hyper::body::Bytes;
 pub use self::archive::Archive;
 pub use self::manifest::{Config, Descriptor, Digest, Document, Host, Manifest};
 pub use self::reference::Reference;
-pub use self::registry::{Registry, Trust};
+pub use self::registry::Registry;
+pub use self::trust::{Clock, Trust};
 
 /// The most an index, a manifest or a configuration may hold.
 pub const DOCUMENT_BYTES_MAX: u64 = 4 * 1024 * 1024;

@@ -6,8 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -18,8 +16,7 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::ServerName;
 use serde::Deserialize;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -28,7 +25,7 @@ use tokio_rustls::TlsConnector;
 
 use super::manifest::MANIFEST_TYPES;
 use super::reference::is_loopback;
-use super::{DOCUMENT_BYTES_MAX, Digest, ImageError, Reference};
+use super::{DOCUMENT_BYTES_MAX, Digest, ImageError, Reference, Trust};
 use crate::runtime::RegistryAuth;
 
 /// To connect and shake hands.
@@ -39,42 +36,6 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 const REUSE_LIMIT: Duration = Duration::from_millis(100);
 const REDIRECTS_MAX: usize = 5;
 const TOKEN_BYTES_MAX: u64 = 64 * 1024;
-
-/// Where distributions keep the certificate authorities they trust.
-const SYSTEM_BUNDLES: [&str; 4] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/cert.pem",
-    "/etc/ssl/ca-bundle.pem",
-];
-
-/// The certificate authorities registries are judged by: the system's and, on top, the operator's. Read when first
-/// needed and not kept: it is half a megabyte that a node needs for minutes a month.
-#[derive(Debug, Clone, Default)]
-pub struct Trust {
-    pub extra: Option<PathBuf>,
-}
-
-impl Trust {
-    fn client(&self) -> Result<TlsConnector, ImageError> {
-        let mut roots = rustls::RootCertStore::empty();
-        let bundles = SYSTEM_BUNDLES.iter().map(Path::new).find(|bundle| bundle.exists());
-        for bundle in bundles.into_iter().chain(self.extra.as_deref()) {
-            // One damaged certificate among hundreds is no reason to trust none.
-            let found = CertificateDer::pem_file_iter(bundle).map_err(|_| ImageError::NoTrust)?;
-            roots.add_parsable_certificates(found.filter_map(Result::ok));
-        }
-        if roots.is_empty() {
-            return Err(ImageError::NoTrust);
-        }
-        let config = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(|_| ImageError::NoTrust)?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        Ok(TlsConnector::from(Arc::new(config)))
-    }
-}
 
 /// A repository of a registry, being read.
 pub struct Registry {
@@ -293,7 +254,7 @@ impl Registry {
         }
         let connector = match &self.tls {
             Some(connector) => connector,
-            None => self.tls.insert(self.trust.client()?),
+            None => self.tls.insert(self.trust.connector()?),
         };
         let name = ServerName::try_from(host.to_owned());
         let name = name.map_err(|_| ImageError::Protocol { url: url.to_string(), reason: "its host is no name" })?;

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
+use edgecore::images::Clock;
 use edgecore::runtime::containerd::{CniConfig, Config, Containerd};
 use edgecore::runtime::{Container, Event, Labels, Limits, Runtime as _, Sandbox, Security, Seen, State};
 use proto::object::Uid;
@@ -17,8 +19,8 @@ pub(crate) const WEB: &str = "images.edgehold.dev/web:1";
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// The date does not matter; that it is passed through does.
-pub(crate) fn clock() -> Wall {
-    Wall { ms: 1_000, trusted: false }
+pub(crate) fn clock() -> Clock {
+    Arc::new(|| Wall { ms: 1_000, trusted: false })
 }
 
 pub(crate) struct Node {
@@ -44,7 +46,7 @@ impl Node {
         };
         let daemon = start_daemon(&folder);
         let node = Self {
-            runtime: Containerd::new(config.clone(), clock).unwrap(),
+            runtime: Containerd::new(config.clone(), clock()).unwrap(),
             folder,
             config,
             daemon,
@@ -76,7 +78,7 @@ impl Node {
 
     /// Another edge core takes over.
     pub(crate) fn replace_client(&mut self) {
-        self.runtime = Containerd::new(self.config.clone(), clock).unwrap();
+        self.runtime = Containerd::new(self.config.clone(), clock()).unwrap();
     }
 
     pub(crate) fn sandbox(&self, pod: Uid) -> Sandbox {

@@ -1,3 +1,7 @@
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use proto::time::Wall;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpListener;
 
@@ -45,8 +49,17 @@ fn registry(host: &str, auth: &[RegistryAuth]) -> Registry {
     Registry::new(
         Reference::parse(&format!("{host}/team/web:1")).unwrap(),
         auth,
-        Trust::default(),
+        trust(None, now(true)),
     )
+}
+
+fn trust(extra: Option<PathBuf>, now: Wall) -> Trust {
+    Trust { extra, clock: Arc::new(move || now) }
+}
+
+/// Some time in 2026.
+fn now(trusted: bool) -> Wall {
+    Wall { ms: 1_780_000_000_000, trusted }
 }
 
 fn auth(password: &str) -> RegistryAuth {
@@ -233,17 +246,19 @@ async fn serve_tls() -> (Uri, PathBuf, JoinSet<()>) {
 #[tokio::test]
 async fn an_authority_counts_when_the_operator_names_it() {
     let (url, file, _tasks) = serve_tls().await;
-    let reference = Reference::parse("registry.example/web:1").unwrap();
-    let trust = Trust { extra: Some(file) };
-    let mut trusting = Registry::new(reference.clone(), &[], trust);
-    let body = trusting.fetch(&url, HeaderMap::new(), 0).await.unwrap();
-    assert_eq!(body.all(10).await.unwrap(), b"secret");
-    let error = Registry::new(reference, &[], Trust::default())
-        .fetch(&url, HeaderMap::new(), 0)
-        .await
-        .unwrap_err();
-    assert!(
-        matches!(error, ImageError::Unreachable { .. } | ImageError::NoTrust),
-        "{error}"
-    );
+    let fetch = async |extra: Option<PathBuf>, now| {
+        let reference = Reference::parse("registry.example/web:1").unwrap();
+        let mut registry = Registry::new(reference, &[], trust(extra, now));
+        registry.fetch(&url, HeaderMap::new(), 0).await?.all(10).await
+    };
+    assert_eq!(fetch(Some(file.clone()), now(true)).await.unwrap(), b"secret");
+    let refused = |result| matches!(result, Err(ImageError::Unreachable { .. } | ImageError::NoTrust));
+    assert!(refused(fetch(None, now(true)).await));
+    // The certificate begins in 1975: that is forgiven to a clock that nobody vouches for, and only that.
+    let early = |trusted| Wall { ms: 1000, trusted };
+    assert_eq!(fetch(Some(file.clone()), early(false)).await.unwrap(), b"secret");
+    assert!(refused(fetch(Some(file.clone()), early(true)).await));
+    assert!(refused(fetch(None, early(false)).await));
+    let late = Wall { ms: 100_000_000_000_000, trusted: false };
+    assert!(refused(fetch(Some(file), late).await));
 }

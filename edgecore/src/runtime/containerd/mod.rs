@@ -37,7 +37,6 @@ use containerd_client::services::v1::{
 use containerd_client::types::v1::Process;
 use prost_types::{Any, FieldMask};
 use proto::object::Uid;
-use proto::time::Wall;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -50,8 +49,8 @@ use self::sandbox::Sandboxes;
 use self::spec::{Input, Machine};
 use super::log_shim::{self, Target};
 use super::{Container, Event, Executed, Image, Network, RegistryAuth, Runtime, RuntimeError, Sandbox, Seen, Version};
-use crate::images::Trust;
 use crate::images::registry::escape;
+use crate::images::{Clock, Trust};
 
 const LIST: &str = "listing containers";
 const CREATE: &str = "creating the container";
@@ -88,7 +87,8 @@ pub struct Config {
     /// Below which every pod gets a cgroup.
     pub cgroup_parent: String,
     pub cni: CniConfig,
-    pub trust: Trust,
+    /// More certificate authorities for registries, as PEM.
+    pub registry_ca: Option<PathBuf>,
 }
 
 impl Default for Config {
@@ -104,13 +104,12 @@ impl Default for Config {
             log_files_max: 5,
             cgroup_parent: "/edgehold".into(),
             cni: CniConfig::default(),
-            trust: Trust::default(),
+            registry_ca: None,
         }
     }
 }
 
 /// Runs containers through one containerd.
-#[derive(Debug)]
 pub struct Containerd {
     config: Config,
     client: Client,
@@ -118,18 +117,27 @@ pub struct Containerd {
     execs: Execs,
     sandboxes: Sandboxes,
     machine: Machine,
-    /// For labels only; decides nothing.
-    clock: fn() -> Wall,
+    /// For labels, and for judging a registry's certificate.
+    clock: Clock,
     /// Those who watch for events; they end with this.
     watchers: Mutex<JoinSet<()>>,
 }
 
+impl std::fmt::Debug for Containerd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Containerd")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Containerd {
     /// Does not connect yet: a containerd that is missing is met by the first call.
-    pub fn new(config: Config, clock: fn() -> Wall) -> Result<Self, RuntimeError> {
+    pub fn new(config: Config, clock: Clock) -> Result<Self, RuntimeError> {
         let client = Client::new(config.socket.clone(), &config.namespace)?;
+        let trust = Trust { extra: config.registry_ca.clone(), clock: clock.clone() };
         Ok(Self {
-            images: Images::new(client.clone(), config.snapshotter.clone(), config.trust.clone()),
+            images: Images::new(client.clone(), config.snapshotter.clone(), trust),
             execs: Execs::new(client.clone(), &config.run_dir),
             sandboxes: Sandboxes::new(
                 config.run_dir.clone(),
