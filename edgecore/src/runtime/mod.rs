@@ -4,6 +4,10 @@
 //! ([`Labels`]) in the runtime's own records, so that whoever comes back after a crash adopts it instead of starting a
 //! second one. Calls may be repeated: creating what exists, starting what runs and removing what is gone succeed.
 
+pub mod containerd;
+pub mod log_shim;
+mod sys;
+
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -1,0 +1,17 @@
+//! The containerd runtime on a real containerd and runc: each test has a daemon, folders and cgroups of its own, and ends
+//! by looking for leftovers.
+//!
+//! Needs root and the packages containerd, runc, containernetworking-plugins and iptables, and what `images/build`
+//! needs.
+#![expect(clippy::unwrap_used, reason = "what supports a test fails by panicking, too")]
+
+#[path = "containerd/images.rs"]
+mod images;
+#[path = "containerd/life.rs"]
+mod life;
+#[path = "containerd/node.rs"]
+mod node;
+#[path = "containerd/pods.rs"]
+mod pods;
+#[path = "containerd/registry.rs"]
+mod registry;
