@@ -1,3 +1,4 @@
 //! The edge core: what runs on a node.
 
+pub mod pods;
 pub mod runtime;
