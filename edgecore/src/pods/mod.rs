@@ -37,6 +37,8 @@ pub mod volumes;
 mod simulation;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod tests;
 
 pub use desk::{Clock, Desired, Desk, PodEvent, Severity};
 pub use events::{EVENT_REPEAT, EVENTS_MAX};

@@ -515,7 +515,8 @@ impl<'a> Planner<'a> {
             PullPolicy::Always => state.present && (state.fetched || !(first || changed)),
             PullPolicy::IfNotPresent | PullPolicy::Never => state.present,
         };
-        if enough {
+        // While it is being fetched it may be there already, but nobody has said so yet.
+        if enough && !state.pulling {
             return true;
         }
         if spec.pull == PullPolicy::Never {
