@@ -20,7 +20,9 @@ pub fn credentials<'a>(
     let registry = registry(image);
     let mut found = Vec::new();
     for secret in secrets {
-        let Some(entries) = objects.entries(secret) else { continue };
+        let Some(entries) = objects.entries(secret) else {
+            continue;
+        };
         let config = |name: &str| json::parse(entries.get(name)?).ok();
         let current = config(".dockerconfigjson").and_then(|mut config| config.remove(&["auths"]));
         for auths in current.into_iter().chain(config(".dockercfg")) {
@@ -38,10 +40,7 @@ fn read(auth: &Value) -> Option<RegistryAuth> {
     if let Some(both) = auth.text_at(&["auth"]).filter(|both| !both.is_empty()) {
         let both = String::from_utf8(STANDARD.decode(both).ok()?).ok()?;
         let (username, password) = both.split_once(':')?;
-        return Some(RegistryAuth {
-            username: username.to_owned(),
-            password: password.to_owned(),
-        });
+        return Some(RegistryAuth { username: username.to_owned(), password: password.to_owned() });
     }
     Some(RegistryAuth {
         username: auth.text_at(&["username"])?.to_owned(),

@@ -72,20 +72,13 @@ pub fn container(
     let mut add = |source: &Path, target: &str| {
         if !mounts.iter().any(|mount: &Mount| mount.target == target) {
             let source = source.to_owned();
-            mounts.push(Mount {
-                source,
-                target: target.to_owned(),
-                read_only: false,
-            });
+            mounts.push(Mount { source, target: target.to_owned(), read_only: false });
         }
     };
     for file in ["hosts", "hostname", "resolv.conf"] {
         add(&folders.etc(pod.uid).join(file), &format!("/etc/{file}"));
     }
-    add(
-        &folders.last_words(pod.uid, &spec.name, attempt),
-        last_words_path(spec),
-    );
+    add(&folders.last_words(pod.uid, &spec.name, attempt), last_words_path(spec));
     Ok(Container {
         labels: Labels {
             pod: pod.uid,
@@ -113,12 +106,9 @@ pub fn container(
 }
 
 fn limits(container: &Value) -> Limits {
-    let amount = |list: &str, name: &str| -> Option<Quantity> {
-        container.text_at(&["resources", list, name])?.parse().ok()
-    };
-    let milli = |amount: Option<Quantity>| {
-        amount.map_or(0, |amount| u64::try_from(amount.milli()).unwrap_or_default())
-    };
+    let amount =
+        |list: &str, name: &str| -> Option<Quantity> { container.text_at(&["resources", list, name])?.parse().ok() };
+    let milli = |amount: Option<Quantity>| amount.map_or(0, |amount| u64::try_from(amount.milli()).unwrap_or_default());
     let limit = amount("limits", "cpu");
     Limits {
         // A request that is not given is the limit.
@@ -204,10 +194,7 @@ mod tests {
             r#"{"volumes":[{"name":"v","emptyDir":{}}],"containers":[{"name":"a","image":"b:1",
                 "volumeMounts":[{"name":"v","mountPath":"/v","readOnly":true}]}]}"#,
         );
-        let folders = Folders {
-            pods: "/pods".into(),
-            logs: "/logs".into(),
-        };
+        let folders = Folders { pods: "/pods".into(), logs: "/logs".into() };
         let volume = Volume {
             name: "v".to_owned(),
             content: Content::Empty { memory: false, size_bytes: None },
@@ -216,7 +203,13 @@ mod tests {
         let made = container(&pod, spec, 3, Invocation::default(), &[volume], &folders).unwrap();
         let uid = pod.uid;
         let targets: Vec<_> = made.mounts.iter().map(|mount| mount.target.as_str()).collect();
-        let expected = ["/v", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/dev/termination-log"];
+        let expected = [
+            "/v",
+            "/etc/hosts",
+            "/etc/hostname",
+            "/etc/resolv.conf",
+            "/dev/termination-log",
+        ];
         assert_eq!(targets, expected);
         assert_eq!(made.mounts[0].source, Path::new(&format!("/pods/{uid}/volumes/v")));
         assert!(made.mounts[0].read_only);

@@ -26,7 +26,10 @@ pub(super) struct Target {
 /// Runs a check within its timeout; an error says what was found.
 pub(super) async fn check<R: Runtime>(runtime: Arc<R>, target: Target, probe: ProbeSpec) -> Result<(), String> {
     let limit = probe.timeout;
-    let address = |host: Option<String>| host.or(target.address).ok_or_else(|| "the pod has no address".to_owned());
+    let address = |host: Option<String>| {
+        host.or(target.address)
+            .ok_or_else(|| "the pod has no address".to_owned())
+    };
     match probe.action {
         Action::Exec(command) => match runtime.exec(&target.container_id, &command, limit).await {
             Ok(done) if done.code == 0 => Ok(()),

@@ -122,7 +122,11 @@ fn value_from(from: &Value, container: &Value, around: &Surroundings<'_>) -> Res
         let key = reference.text_at(&["key"]).unwrap_or_default();
         let optional = reference.flag_at(&["optional"]);
         let Some(texts) = around.objects.texts(&object) else {
-            return if optional { Ok(None) } else { Err(ConfigError::NoObject(object)) };
+            return if optional {
+                Ok(None)
+            } else {
+                Err(ConfigError::NoObject(object))
+            };
         };
         return match texts.into_iter().find(|(name, _)| name == key) {
             Some((_, value)) => Ok(Some(value)),
@@ -144,9 +148,7 @@ pub fn field_ref(field: &str, around: &Surroundings<'_>) -> Result<String, Confi
     let text = |path: &[&str]| Ok(pod.text_at(path).unwrap_or_default().to_owned());
     let address = |addresses: &[String]| Ok(addresses.first().cloned().unwrap_or_default());
     for map in ["labels", "annotations"] {
-        let inside = field
-            .strip_prefix("metadata.")
-            .and_then(|rest| rest.strip_prefix(map));
+        let inside = field.strip_prefix("metadata.").and_then(|rest| rest.strip_prefix(map));
         let Some(rest) = inside else { continue };
         if let Some(key) = rest.strip_prefix("['").and_then(|rest| rest.strip_suffix("']")) {
             return text(&["metadata", map, key]);
@@ -194,9 +196,7 @@ pub fn resource_ref(reference: &Value, container: &Value, pod: &Value) -> Result
     }
     let amount = |list: &str| -> Option<Quantity> { holder.text_at(&["resources", list, name])?.parse().ok() };
     // A request that is not given is the limit.
-    let amount = amount(list)
-        .or_else(|| amount("limits"))
-        .map_or(0, Quantity::milli);
+    let amount = amount(list).or_else(|| amount("limits")).map_or(0, Quantity::milli);
     let divisor = reference
         .text_at(&["divisor"])
         .and_then(|text| text.parse::<Quantity>().ok())

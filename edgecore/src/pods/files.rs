@@ -39,7 +39,10 @@ pub fn hosts(pod: &Pod, addresses: &[String], host: &Host) -> String {
     } else {
         let mut text = String::from("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n");
         let name = hostname(pod, host);
-        let subdomain = pod.raw.text_at(&["spec", "subdomain"]).filter(|domain| !domain.is_empty());
+        let subdomain = pod
+            .raw
+            .text_at(&["spec", "subdomain"])
+            .filter(|domain| !domain.is_empty());
         for address in addresses {
             let line = match subdomain {
                 Some(domain) => {

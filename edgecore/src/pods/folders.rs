@@ -48,7 +48,8 @@ impl Folders {
     }
 
     pub fn container_logs(&self, pod: &Pod, container: &str) -> PathBuf {
-        self.pod_logs(&pod.key.namespace, &pod.key.name, pod.uid).join(container)
+        self.pod_logs(&pod.key.namespace, &pod.key.name, pod.uid)
+            .join(container)
     }
 
     pub fn log(&self, pod: &Pod, container: &str, attempt: u32) -> PathBuf {

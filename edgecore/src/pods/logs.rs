@@ -94,12 +94,7 @@ pub async fn stream(
 }
 
 fn joined<T>(done: Result<Result<T, LogError>, tokio::task::JoinError>) -> Result<T, LogError> {
-    done.unwrap_or_else(|error| {
-        Err(LogError::Io {
-            path: PathBuf::new(),
-            source: io::Error::other(error),
-        })
-    })
+    done.unwrap_or_else(|error| Err(LogError::Io { path: PathBuf::new(), source: io::Error::other(error) }))
 }
 
 /// Reads a log piece by piece, oldest file first.
@@ -179,10 +174,9 @@ impl Reader {
         let mut buffer = vec![0; READ_BYTES];
         while out.is_empty() && !self.spent() {
             let Some(file) = &mut self.file else { break };
-            let read = file.read(&mut buffer).map_err(|source| LogError::Io {
-                path: self.path.clone(),
-                source,
-            })?;
+            let read = file
+                .read(&mut buffer)
+                .map_err(|source| LogError::Io { path: self.path.clone(), source })?;
             if read == 0 {
                 if !self.next_file() {
                     break;
@@ -226,9 +220,15 @@ impl Reader {
     }
 
     fn render(&mut self, record: &[u8], out: &mut Vec<u8>) {
-        let Some((time, full, text)) = split(record) else { return };
+        let Some((time, full, text)) = split(record) else {
+            return;
+        };
         let fresh = std::mem::replace(&mut self.fresh, full);
-        if self.since.as_ref().is_some_and(|since| time.get(..19).is_some_and(|time| time < since.as_bytes())) {
+        if self
+            .since
+            .as_ref()
+            .is_some_and(|since| time.get(..19).is_some_and(|time| time < since.as_bytes()))
+        {
             return;
         }
         if self.timestamps && fresh {
@@ -282,7 +282,11 @@ fn last_lines_from(file: &mut File, lines: usize) -> io::Result<(u64, usize)> {
             }
         }
     }
-    let start = if lines == 0 { at } else { starts.front().copied().unwrap_or(0) };
+    let start = if lines == 0 {
+        at
+    } else {
+        starts.front().copied().unwrap_or(0)
+    };
     Ok((start, starts.len().min(lines)))
 }
 
@@ -407,7 +411,10 @@ mod tests {
     #[tokio::test]
     async fn what_is_not_there_is_said() {
         let folder = Folder::new();
-        assert!(matches!(read(folder.path(), Options::default()).await, Err(LogError::None)));
+        assert!(matches!(
+            read(folder.path(), Options::default()).await,
+            Err(LogError::None)
+        ));
         fs::write(folder.path().join("0.log"), "").unwrap();
         let options = Options { previous: true, ..Options::default() };
         assert!(matches!(read(folder.path(), options).await, Err(LogError::NoPrevious)));

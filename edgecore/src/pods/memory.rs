@@ -115,10 +115,7 @@ pub struct Exit {
 impl Memory {
     /// Of a pod that nothing is known about.
     pub fn new() -> Self {
-        Self {
-            grace_s: GRACE_DEFAULT.as_secs(),
-            ..Self::default()
-        }
+        Self { grace_s: GRACE_DEFAULT.as_secs(), ..Self::default() }
     }
 
     pub fn container(&mut self, name: &str) -> &mut ContainerMemory {
@@ -333,7 +330,11 @@ mod tests {
             deadline: Some(Mono(9_000)),
             grace_s: 7,
             addresses: vec!["10.0.0.2".into()],
-            ended: Some(Ended { succeeded: false, reason: "Evicted".into(), message: "m".into() }),
+            ended: Some(Ended {
+                succeeded: false,
+                reason: "Evicted".into(),
+                message: "m".into(),
+            }),
             ..Memory::default()
         };
         memory
@@ -350,11 +351,7 @@ mod tests {
                 started: true,
                 ready: true,
                 interrupted: false,
-                stop: Some(Stop {
-                    why: Why::Unhealthy,
-                    kill_at: Mono(8_000),
-                    killed: true,
-                }),
+                stop: Some(Stop { why: Why::Unhealthy, kill_at: Mono(8_000), killed: true }),
             }),
             last: Some(Exit {
                 attempt: 2,

@@ -5,6 +5,7 @@ mod look;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use proto::object::{Key, Uid};
@@ -44,6 +45,8 @@ pub(super) struct Shared<R, D, C> {
     pub clock: Arc<C>,
     pub config: Config,
     pub pulls: Arc<Semaphore>,
+    /// How often the link came back.
+    pub links: Arc<AtomicU64>,
 }
 
 /// What a pod's task is woken with.
@@ -96,6 +99,8 @@ pub(super) struct PodTask<R, D, C> {
     failures: BTreeMap<Work, Failure>,
     probers: BTreeMap<String, Prober>,
     told: Told,
+    /// As many links were seen coming back.
+    links: u64,
     cleaned: bool,
     first: bool,
     jobs: JoinSet<Done>,
@@ -123,13 +128,16 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
             failures: BTreeMap::new(),
             probers: BTreeMap::new(),
             told: Told::default(),
+            links: 0,
             cleaned: false,
             first: true,
             jobs: JoinSet::new(),
         };
         let mut rounds = 0;
         loop {
-            let Some((steps, wake_at)) = task.decide().await else { continue };
+            let Some((steps, wake_at)) = task.decide().await else {
+                continue;
+            };
             if steps.is_empty() {
                 rounds = 0;
                 task.wait(wake_at).await;
@@ -157,6 +165,10 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
     /// Looks, plans, keeps and reports. `None`: look again, something changed meanwhile.
     async fn decide(&mut self) -> Option<(Vec<Step>, Option<Mono>)> {
         self.read_wanted();
+        let links = self.shared.links.load(Ordering::Relaxed);
+        if std::mem::replace(&mut self.links, links) != links {
+            self.failures.retain(|work, _| !matches!(work, Work::Pull(_)));
+        }
         let Some(seen) = self.look().await else {
             // Nothing can be seen, so nothing is said or done.
             let at = self.now() + LOST_RETRY;
@@ -209,7 +221,12 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
     async fn wait(&mut self, wake_at: Option<Mono>) {
         loop {
             self.start_checks();
-            let probe_at = self.probers.values_mut().filter_map(Prober::wake_at).min();
+            let memory = &self.memory;
+            let probed = self
+                .probers
+                .iter_mut()
+                .filter(|(name, prober)| is_probed(memory, name, prober));
+            let probe_at = probed.filter_map(|(_, prober)| prober.wake_at()).min();
             let at = [wake_at, probe_at].into_iter().flatten().min();
             let now = self.now();
             let timer = async {
@@ -252,8 +269,7 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
         };
         for (name, prober) in &mut self.probers {
             let attempt = prober.health().attempt;
-            let current = self.memory.containers.get(name).and_then(|one| one.current.as_ref());
-            if current.is_none_or(|current| current.number != attempt || current.stop.is_some()) {
+            if !is_probed(&self.memory, name, prober) {
                 continue;
             }
             for (kind, probe) in prober.due(now) {
@@ -276,7 +292,9 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
         match done {
             Ok(Done::Checked { container, attempt, kind, result }) => {
                 let now = self.now();
-                let Some(prober) = self.probers.get_mut(&container) else { return false };
+                let Some(prober) = self.probers.get_mut(&container) else {
+                    return false;
+                };
                 if prober.health().attempt != attempt {
                     return false;
                 }
@@ -285,7 +303,8 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
                 let changed = *prober.health() != before;
                 if let Err(found) = result {
                     let message = format!("{} probe failed: {found}", kind.as_str());
-                    self.event(Some(&container), Severity::Warning, "Unhealthy", message).await;
+                    self.event(Some(&container), Severity::Warning, "Unhealthy", message)
+                        .await;
                 }
                 changed
             }
@@ -309,7 +328,9 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
             .map(|spec| spec.field_path())
             .unwrap_or_default();
         let identity = (field_path.clone(), reason, message.clone());
-        let Some(count) = self.told.count(identity, self.now()) else { return };
+        let Some(count) = self.told.count(identity, self.now()) else {
+            return;
+        };
         let event = PodEvent {
             pod: self.key.clone(),
             uid: self.uid,
@@ -329,11 +350,21 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
             Work::Pull(_) => (PULL_RETRY_FIRST, PULL_RETRY_MAX),
             _ => (RETRY_FIRST, RETRY_MAX),
         };
-        let count = self.failures.get(&work).map_or(0, |failure| failure.count).saturating_add(1);
+        let count = self
+            .failures
+            .get(&work)
+            .map_or(0, |failure| failure.count)
+            .saturating_add(1);
         let factor = 1_u32.checked_shl(count - 1).unwrap_or(u32::MAX);
         let wait = first.saturating_mul(factor).min(max);
         let retry_at = self.now() + wait;
         self.failures.insert(work, Failure { count, retry_at, message });
         count
     }
+}
+
+/// Nothing is asked of a container that is being stopped, or that is not the current one.
+fn is_probed(memory: &Memory, name: &str, prober: &Prober) -> bool {
+    let current = memory.containers.get(name).and_then(|one| one.current.as_ref());
+    current.is_some_and(|current| current.number == prober.health().attempt && current.stop.is_none())
 }

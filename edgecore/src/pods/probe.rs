@@ -179,13 +179,7 @@ impl Track {
 
 impl Prober {
     /// Starts with a container's start, or with its adoption: then `known` is what was last known of it.
-    pub fn new(
-        spec: &ContainerSpec,
-        container_id: &str,
-        attempt: u32,
-        known: Option<(bool, bool)>,
-        now: Mono,
-    ) -> Self {
+    pub fn new(spec: &ContainerSpec, container_id: &str, attempt: u32, known: Option<(bool, bool)>, now: Mono) -> Self {
         let (started, ready) = known.unwrap_or((false, false));
         let track = |probe: &Option<ProbeSpec>| probe.as_ref().map(|probe| Track::new(probe, now));
         let mut prober = Self {
@@ -280,12 +274,7 @@ mod tests {
         let json = format!(r#"{{"spec":{{"containers":[{{"name":"a","image":"b:1",{probes}}}]}}}}"#);
         let value = proto::value::json::parse(json.as_bytes()).unwrap();
         let key = Key::new("Pod", "n", "p");
-        let desired = Desired {
-            key,
-            uid: Uid([0; 16]),
-            revision: Revision(1),
-            value,
-        };
+        let desired = Desired { key, uid: Uid([0; 16]), revision: Revision(1), value };
         Pod::parse(&desired).containers.remove(0)
     }
 
@@ -381,8 +370,7 @@ mod tests {
 
     #[test]
     fn ports_by_number_and_name() {
-        let container =
-            proto::value::json::parse(br#"{"ports":[{"name":"web","containerPort":8080}]}"#).unwrap();
+        let container = proto::value::json::parse(br#"{"ports":[{"name":"web","containerPort":8080}]}"#).unwrap();
         assert_eq!(port(&Value::from(80_i64), &container), Some(80));
         assert_eq!(port(&"web".into(), &container), Some(8080));
         assert_eq!(port(&"81".into(), &container), Some(81));

@@ -5,6 +5,7 @@
 //! run. A pod that was made anew under its old name waits until nothing of the old one is left.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -39,10 +40,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self {
-            folders: Folders::default(),
-            mount_memory: true,
-        }
+        Self { folders: Folders::default(), mount_memory: true }
     }
 }
 
@@ -57,6 +55,8 @@ pub struct Pods {
 struct Wakes {
     waiting: Mutex<Waiting>,
     bell: Notify,
+    /// How often the link came back.
+    links: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
@@ -87,6 +87,12 @@ impl Pods {
         self.wakes.bell.notify_one();
     }
 
+    /// The link came back: what could not be fetched is tried again at once.
+    pub fn network_back(&self) {
+        self.wakes.links.fetch_add(1, Ordering::Relaxed);
+        self.wake_all();
+    }
+
     /// Whether the runtime does not answer, for the node's conditions.
     pub fn runtime_lost(&self) -> watch::Receiver<bool> {
         self.lost.clone()
@@ -108,6 +114,7 @@ pub fn new<R: Runtime, D: Desk, C: Clock>(
         clock,
         config,
         pulls: Arc::new(Semaphore::new(PULLS_MAX)),
+        links: Arc::clone(&wakes.links),
     };
     let runner = Runner {
         shared: Arc::new(shared),
@@ -236,10 +243,7 @@ impl<R: Runtime, D: Desk, C: Clock> Runner<R, D, C> {
         }
         let poke = Arc::new(Notify::new());
         let (sender, receiver) = watch::channel(wanted);
-        let inbox = Inbox {
-            wanted: receiver,
-            poke: Arc::clone(&poke),
-        };
+        let inbox = Inbox { wanted: receiver, poke: Arc::clone(&poke) };
         let span = tracing::info_span!("pod", %key, %uid);
         let run = PodTask::run(Arc::clone(&self.shared), key.clone(), uid, inbox).instrument(span);
         let id = self.tasks.spawn(run).id();
@@ -311,7 +315,9 @@ impl<R: Runtime, D: Desk, C: Clock> Runner<R, D, C> {
             Err(error) => error.id(),
         };
         let Some(uid) = self.ids.remove(&id) else { return };
-        let Some(child) = self.children.remove(&uid) else { return };
+        let Some(child) = self.children.remove(&uid) else {
+            return;
+        };
         match ended {
             // The name is free: whoever waits for it comes now.
             Ok(_) => {

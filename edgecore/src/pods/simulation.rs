@@ -13,7 +13,7 @@ use proto::value::{Value, json};
 use super::desk::Desired;
 use super::testing::{Rig, desired};
 
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 40;
 const STEPS: u64 = 40;
 const NAMES: [&str; 3] = ["p", "q", "r"];
 const CONTAINERS: [&str; 4] = ["a", "b", "init", "x"];
@@ -135,7 +135,9 @@ impl Simulation {
                 "lost or back"
             }
             11 => {
-                let call = self.dice.pick(&["prepare", "create", "start", "signal", "remove", "release", "pull", "list"]);
+                let call = self.dice.pick(&[
+                    "prepare", "create", "start", "signal", "remove", "release", "pull", "list",
+                ]);
                 self.rig.runtime.fail(call, "not today");
                 "failing call"
             }
@@ -230,7 +232,9 @@ impl Simulation {
             }
             let images: Vec<_> = pod.value.list_at(&["spec", "containers"]).iter().map(image).collect();
             let seen = self.rig.runtime.running();
-            let first = seen.iter().find(|seen| seen.labels.pod == pod.uid && seen.labels.container == "a");
+            let first = seen
+                .iter()
+                .find(|seen| seen.labels.pod == pod.uid && seen.labels.container == "a");
             assert_eq!(first.map(|seen| seen.image.clone()), images[0], "{log}");
         }
         let found: BTreeSet<(Uid, String)> = self
@@ -242,8 +246,13 @@ impl Simulation {
             .collect();
         assert_eq!(found, running, "{log}");
         assert_eq!(self.rig.runtime.sandboxes(), live, "{log}");
-        let folders = std::fs::read_dir(self.rig.folders().pods).into_iter().flatten().flatten();
-        let folders: BTreeSet<Uid> = folders.map(|one| one.file_name().to_str().unwrap().parse().unwrap()).collect();
+        let folders = std::fs::read_dir(self.rig.folders().pods)
+            .into_iter()
+            .flatten()
+            .flatten();
+        let folders: BTreeSet<Uid> = folders
+            .map(|one| one.file_name().to_str().unwrap().parse().unwrap())
+            .collect();
         assert_eq!(folders, live, "{log}");
         let writes = self.rig.desk.papers().writes;
         self.rig.pass(Duration::from_secs(3600)).await;

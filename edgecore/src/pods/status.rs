@@ -46,8 +46,15 @@ pub fn build(view: &View<'_>, memory: &mut Memory) -> Value {
         status.set(&["startTime"], time(ms));
     }
     status.set(&["qosClass"], qos_class(&pod.raw));
-    let pod_addresses = if pod.host_network { view.addresses } else { &memory.addresses };
-    let lists = [("hostIP", "hostIPs", view.addresses), ("podIP", "podIPs", pod_addresses)];
+    let pod_addresses = if pod.host_network {
+        view.addresses
+    } else {
+        &memory.addresses
+    };
+    let lists = [
+        ("hostIP", "hostIPs", view.addresses),
+        ("podIP", "podIPs", pod_addresses),
+    ];
     for (one, all, addresses) in lists {
         if let Some(first) = addresses.first() {
             status.set(&[one], first.as_str());
@@ -207,10 +214,13 @@ fn container(view: &View<'_>, memory: &Memory, spec: &ContainerSpec) -> Value {
     status.set(&["restartCount"], container.restarts);
     let flags = container.current.as_ref().filter(|_| runs.is_some());
     let finished = container.done && last.is_some_and(|last| last.code == 0);
-    let ready = flags.is_some_and(|current| current.ready && spec.role != Role::Init)
-        || spec.role == Role::Init && finished;
+    let ready =
+        flags.is_some_and(|current| current.ready && spec.role != Role::Init) || spec.role == Role::Init && finished;
     status.set(&["ready"], ready);
-    status.set(&["started"], flags.is_some_and(|current| current.started && spec.role != Role::Init));
+    status.set(
+        &["started"],
+        flags.is_some_and(|current| current.started && spec.role != Role::Init),
+    );
     let mut last_state = Value::map();
     let stopping = memory.ended.is_some() || view.pod.deleting;
     match (runs.map(|seen| &seen.state), view.waiting.get(&spec.name), last) {

@@ -217,7 +217,12 @@ const PROBE: Rule = Fields(&[
     ("timeoutSeconds", Any),
 ]);
 
-const DOWNWARD: Rule = Each(&[("fieldRef", Any), ("mode", Any), ("path", Any), ("resourceFieldRef", Any)]);
+const DOWNWARD: Rule = Each(&[
+    ("fieldRef", Any),
+    ("mode", Any),
+    ("path", Any),
+    ("resourceFieldRef", Any),
+]);
 
 const VOLUME: &[(&str, Rule)] = &[
     (
@@ -225,10 +230,7 @@ const VOLUME: &[(&str, Rule)] = &[
         Fields(&[("defaultMode", Any), ("items", Any), ("name", Any), ("optional", Any)]),
     ),
     ("downwardAPI", Fields(&[("defaultMode", Any), ("items", DOWNWARD)])),
-    (
-        "emptyDir",
-        Fields(&[("medium", Only(&["Memory"])), ("sizeLimit", Any)]),
-    ),
+    ("emptyDir", Fields(&[("medium", Only(&["Memory"])), ("sizeLimit", Any)])),
     (
         "hostPath",
         Fields(&[
@@ -286,10 +288,7 @@ pub fn check_supported(pod: &Value, features: Features) -> Vec<Refusal> {
 }
 
 fn refuse(out: &mut Vec<Refusal>, path: impl Into<String>, reason: impl Into<String>) {
-    out.push(Refusal {
-        path: path.into(),
-        reason: reason.into(),
-    });
+    out.push(Refusal { path: path.into(), reason: reason.into() });
 }
 
 fn is_nothing(value: &Value) -> bool {
@@ -322,7 +321,11 @@ fn fields(object: &Value, path: &str, table: &[(&str, Rule)], out: &mut Vec<Refu
             }
             False | True => {
                 if value.as_bool() != Some(matches!(rule, True)) {
-                    refuse(out, path, format!("{} is not supported on this node", !matches!(rule, True)));
+                    refuse(
+                        out,
+                        path,
+                        format!("{} is not supported on this node", !matches!(rule, True)),
+                    );
                 }
             }
             Fields(table) => fields(value, &path, table, out),
@@ -347,7 +350,9 @@ fn fields(object: &Value, path: &str, table: &[(&str, Rule)], out: &mut Vec<Refu
 fn meanings(spec: &Value, features: Features, out: &mut Vec<Refusal>) {
     let volumes = spec.list_at(&["volumes"]);
     for (at, volume) in volumes.iter().enumerate() {
-        let sources = volume.as_map().map_or(0, |map| map.keys().filter(|key| *key != "name").count());
+        let sources = volume
+            .as_map()
+            .map_or(0, |map| map.keys().filter(|key| *key != "name").count());
         if sources != 1 {
             refuse(out, format!("spec.volumes[{at}]"), "must have exactly one source");
         }
@@ -447,7 +452,10 @@ mod tests {
             r#"{"containers":[{"ports":[{"containerPort":80,"hostPort":80}]}]}"#,
             "spec.containers[0].ports[0].hostPort",
         );
-        check(r#"{"containers":[{"restartPolicy":"Always"}]}"#, "spec.containers[0].restartPolicy");
+        check(
+            r#"{"containers":[{"restartPolicy":"Always"}]}"#,
+            "spec.containers[0].restartPolicy",
+        );
         check(
             r#"{"initContainers":[{"restartPolicy":"Never"}]}"#,
             "spec.initContainers[0].restartPolicy",

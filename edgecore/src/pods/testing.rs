@@ -47,7 +47,11 @@ impl Drop for Folder {
 pub(super) fn desired(uid: u8, spec: &str) -> Desired {
     let spec = json::parse(spec.as_bytes()).unwrap();
     let uid = Uid::random([uid; 16]);
-    let metadata = Value::from([("name", "p".to_owned()), ("namespace", "n".to_owned()), ("uid", uid.to_string())]);
+    let metadata = Value::from([
+        ("name", "p".to_owned()),
+        ("namespace", "n".to_owned()),
+        ("uid", uid.to_string()),
+    ]);
     let value = Value::from([
         ("apiVersion", Value::from("v1")),
         ("kind", "Pod".into()),
@@ -146,7 +150,9 @@ impl TestDesk {
     /// Changes one field of an object.
     pub(super) fn edit(&self, key: &Key, path: &[&str], value: impl Into<Value>) {
         let mut papers = self.papers();
-        let Some(object) = papers.objects.get_mut(key) else { return };
+        let Some(object) = papers.objects.get_mut(key) else {
+            return;
+        };
         let mut changed = Desired::clone(object);
         changed.revision.0 += 1;
         changed.value.set(path, value);
@@ -188,7 +194,9 @@ impl Desk for TestDesk {
                 let count = container.int_at(&["restartCount"]).unwrap();
                 let before = papers.restarts.insert((pod, name.clone()), count).unwrap_or_default();
                 if count < before {
-                    papers.violations.push(format!("{name}: {count} restarts after {before}"));
+                    papers
+                        .violations
+                        .push(format!("{name}: {count} restarts after {before}"));
                 }
             }
         }
@@ -200,9 +208,8 @@ impl Desk for TestDesk {
         let mut papers = self.papers();
         papers.writes += 1;
         papers.gone.push(pod);
-        let deleting = |object: &Desired| {
-            object.uid != pod || object.value.text_at(&["metadata", "deletionTimestamp"]).is_none()
-        };
+        let deleting =
+            |object: &Desired| object.uid != pod || object.value.text_at(&["metadata", "deletionTimestamp"]).is_none();
         papers.objects.retain(|_, object| deleting(object));
     }
 
@@ -270,10 +277,7 @@ impl Rig {
     }
 
     pub(super) fn start(&mut self) {
-        let config = Config {
-            folders: self.folders(),
-            mount_memory: false,
-        };
+        let config = Config { folders: self.folders(), mount_memory: false };
         let (runtime, desk, clock) = (&self.runtime, &self.desk, &self.clock);
         let (pods, runner) = runner::new(config, Arc::clone(runtime), Arc::clone(desk), Arc::clone(clock));
         self.pods = Some(pods);
@@ -318,8 +322,6 @@ impl Rig {
     pub(super) fn is_ready(&self, uid: Uid) -> bool {
         let status = self.desk.status(uid);
         let mut conditions = status.list_at(&["conditions"]).iter();
-        conditions.any(|one| {
-            one.text_at(&["type"]) == Some("Ready") && one.text_at(&["status"]) == Some("True")
-        })
+        conditions.any(|one| one.text_at(&["type"]) == Some("Ready") && one.text_at(&["status"]) == Some("True"))
     }
 }

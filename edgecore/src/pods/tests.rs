@@ -53,7 +53,10 @@ async fn a_killed_edge_core_restarts_nothing() {
     rig.start();
     rig.until("a new one", |rig| rig.runtime.running().len() == 1).await;
     rig.until("ready", |rig| rig.is_ready(uid)).await;
-    assert_eq!(rig.desk.status(uid).int_at(&["containerStatuses", "0", "restartCount"]), Some(1));
+    assert_eq!(
+        rig.desk.status(uid).int_at(&["containerStatuses", "0", "restartCount"]),
+        Some(1)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -83,7 +86,8 @@ async fn a_changed_config_map_reaches_the_files_and_restarts_nothing() {
     assert_eq!(fs::read_to_string(&file).unwrap(), "1");
     rig.desk.edit(&key, &["data", "k"], "2");
     rig.wake(&key);
-    rig.until("new file", |_| fs::read_to_string(&file).unwrap() == "2").await;
+    rig.until("new file", |_| fs::read_to_string(&file).unwrap() == "2")
+        .await;
     assert_eq!(rig.runtime.running()[0].id, id);
     // Its going leaves the files.
     rig.desk.remove(&key);
@@ -95,11 +99,14 @@ async fn a_changed_config_map_reaches_the_files_and_restarts_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_deleted_pod_leaves_nothing() {
-    let (rig, uid, key) = rig(r#"{"volumes":[{"name":"v","emptyDir":{}}],"containers":[{"name":"a","image":"i:1",
-        "volumeMounts":[{"name":"v","mountPath":"/v"}]}]}"#);
+    let (rig, uid, key) = rig(
+        r#"{"volumes":[{"name":"v","emptyDir":{}}],"containers":[{"name":"a","image":"i:1",
+        "volumeMounts":[{"name":"v","mountPath":"/v"}]}]}"#,
+    );
     rig.until("ready", |rig| rig.is_ready(uid)).await;
     assert!(rig.folders().volumes(uid).join("v").is_dir());
-    rig.desk.edit(&key, &["metadata", "deletionTimestamp"], "2026-01-01T00:00:00Z");
+    rig.desk
+        .edit(&key, &["metadata", "deletionTimestamp"], "2026-01-01T00:00:00Z");
     rig.wake(&key);
     rig.until("gone", |rig| rig.desk.papers().gone == [uid]).await;
     assert!(rig.runtime.containers().is_empty() && rig.runtime.sandboxes().is_empty());
@@ -161,7 +168,10 @@ async fn probes_decide_on_readiness_and_life() {
     rig.until("killed", |rig| rig.desk.reasons().contains(&"Killing")).await;
     rig.runtime.set_exec("a", 0);
     rig.until("ready again", |rig| rig.is_ready(uid)).await;
-    assert_eq!(rig.desk.status(uid).int_at(&["containerStatuses", "0", "restartCount"]), Some(1));
+    assert_eq!(
+        rig.desk.status(uid).int_at(&["containerStatuses", "0", "restartCount"]),
+        Some(1)
+    );
     assert!(rig.desk.reasons().contains(&"Unhealthy"));
 }
 
@@ -181,8 +191,41 @@ async fn a_registry_out_of_reach_stops_only_what_has_no_image() {
     rig.until("ready", |rig| rig.is_ready(uid)).await;
     // Tried at 0, 10, 30 s and then with success at 70 s: one of the four failures was the other image's.
     assert_eq!(rig.runtime.calls("pull"), 5);
-    let failed = rig.desk.papers().events.iter().filter(|event| event.reason == "Failed").count();
+    let failed = rig
+        .desk
+        .papers()
+        .events
+        .iter()
+        .filter(|event| event.reason == "Failed")
+        .count();
     assert_eq!(failed, 2, "the same failure is told once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_link_that_comes_back_ends_the_wait_for_images() {
+    let (rig, uid, _) = rig(r#"{"containers":[{"name":"a","image":"i:2"}]}"#);
+    for _ in 0..6 {
+        rig.runtime.fail("pull", "no route to host");
+    }
+    // The waits are 10, 20, 40, 80, 160 and 300 s: the sixth failure comes after 310 s.
+    rig.until("six", |rig| rig.runtime.calls("pull") == 6).await;
+    rig.pass(Duration::from_secs(60)).await;
+    assert_eq!(rig.runtime.calls("pull"), 6);
+    rig.pods.as_ref().unwrap().network_back();
+    rig.pass(Duration::from_secs(1)).await;
+    assert!(rig.is_ready(uid));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_signal_is_sent_again() {
+    let (rig, uid, key) = rig(PLAIN);
+    rig.until("ready", |rig| rig.is_ready(uid)).await;
+    rig.runtime.fail("signal", "not today");
+    rig.desk
+        .edit(&key, &["metadata", "deletionTimestamp"], "2026-01-01T00:00:00Z");
+    rig.wake(&key);
+    rig.pass(Duration::from_secs(5)).await;
+    assert_eq!(rig.desk.papers().gone, [uid], "long before it would have been killed");
 }
 
 #[tokio::test(start_paused = true)]
@@ -209,8 +252,14 @@ async fn steps_that_fail_are_tried_again() {
     }
     rig.until("ready", |rig| rig.is_ready(uid)).await;
     let reasons = rig.desk.reasons();
-    assert!(reasons.contains(&"FailedCreatePodSandBox") && reasons.contains(&"Failed"), "{reasons:?}");
-    assert_eq!(rig.desk.status(uid).int_at(&["containerStatuses", "0", "restartCount"]), Some(0));
+    assert!(
+        reasons.contains(&"FailedCreatePodSandBox") && reasons.contains(&"Failed"),
+        "{reasons:?}"
+    );
+    assert_eq!(
+        rig.desk.status(uid).int_at(&["containerStatuses", "0", "restartCount"]),
+        Some(0)
+    );
     // A removal that fails holds the next container back, and nothing else.
     rig.runtime.fail("remove", "not today");
     rig.runtime.exit("a", 1);
@@ -236,7 +285,10 @@ async fn last_words_are_kept() {
     let words = rig.folders().last_words(uid, "a", 0);
     fs::write(words, "x".repeat(5000)).unwrap();
     rig.runtime.exit("a", 2);
-    rig.until("ended", |rig| rig.desk.status(uid).text_at(&["phase"]) == Some("Failed")).await;
+    rig.until("ended", |rig| {
+        rig.desk.status(uid).text_at(&["phase"]) == Some("Failed")
+    })
+    .await;
     let status = rig.desk.status(uid);
     let state = status.at(&["containerStatuses", "0", "state", "terminated"]).unwrap();
     assert_eq!(state.text_at(&["message"]).unwrap().len(), 4096);

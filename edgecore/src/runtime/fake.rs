@@ -108,7 +108,12 @@ impl Fake {
     pub fn exit(&self, container: &str, code: i32) -> usize {
         let mut world = self.world();
         let running = |seen: &&Seen| seen.labels.container == container && is_running(seen);
-        let ids: Vec<String> = world.containers.values().filter(running).map(|seen| seen.id.clone()).collect();
+        let ids: Vec<String> = world
+            .containers
+            .values()
+            .filter(running)
+            .map(|seen| seen.id.clone())
+            .collect();
         for id in &ids {
             world.end(id, code);
         }
@@ -122,7 +127,12 @@ impl Fake {
 
     /// The containers that run.
     pub fn running(&self) -> Vec<Seen> {
-        self.world().containers.values().filter(|seen| is_running(seen)).cloned().collect()
+        self.world()
+            .containers
+            .values()
+            .filter(|seen| is_running(seen))
+            .cloned()
+            .collect()
     }
 
     /// What a container was made from.
@@ -227,17 +237,14 @@ impl World {
 
     fn end(&mut self, id: &str, code: i32) {
         let finished_ms = self.now_ms;
-        let Some(seen) = self.containers.get_mut(id) else { return };
+        let Some(seen) = self.containers.get_mut(id) else {
+            return;
+        };
         let started_ms = match seen.state {
             State::Running { started_ms } => started_ms,
             State::Created | State::Exited { .. } => return,
         };
-        seen.state = State::Exited {
-            code,
-            oom_killed: false,
-            started_ms,
-            finished_ms,
-        };
+        seen.state = State::Exited { code, oom_killed: false, started_ms, finished_ms };
         let pod = seen.labels.pod;
         self.tell(Event::Pod(pod));
     }
@@ -277,10 +284,7 @@ fn is_running(seen: &Seen) -> bool {
 }
 
 fn unreachable(action: &'static str) -> RuntimeError {
-    RuntimeError::Unreachable {
-        action,
-        source: "it was told to be lost".into(),
-    }
+    RuntimeError::Unreachable { action, source: "it was told to be lost".into() }
 }
 
 fn image(name: &str) -> Image {

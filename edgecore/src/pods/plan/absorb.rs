@@ -122,7 +122,9 @@ impl Planner<'_> {
         let role = self.spec(name).map(|spec| spec.role);
         let policy = self.wanted.map_or(RestartPolicy::Never, |pod| pod.policy);
         let container = self.memory.container(name);
-        let Some(current) = container.current.take() else { return };
+        let Some(current) = container.current.take() else {
+            return;
+        };
         let code = exit.code;
         container.last = Some(exit);
         let why = current.stop.map(|stop| stop.why);

@@ -285,7 +285,7 @@ impl<'a> Planner<'a> {
     fn end(&mut self, succeeded: bool, reason: &str, message: String) {
         self.memory
             .ended
-            .get_or_insert(Ended { succeeded, reason: reason.to_owned(), message });
+            .get_or_insert_with(|| Ended { succeeded, reason: reason.to_owned(), message });
     }
 
     /// Ends a pod that has come to its end.
@@ -327,7 +327,11 @@ impl<'a> Planner<'a> {
         }
         // Once the others run, what comes before them no longer holds them back.
         let under_way = pod.containers.iter().any(|spec| {
-            let current = self.memory.containers.get(&spec.name).and_then(|one| one.current.as_ref());
+            let current = self
+                .memory
+                .containers
+                .get(&spec.name)
+                .and_then(|one| one.current.as_ref());
             spec.role == Role::App && current.is_some_and(|one| one.running_since.is_some() && !one.interrupted)
         });
         let mut held = false;
@@ -360,7 +364,10 @@ impl<'a> Planner<'a> {
 
     /// A container whose turn has not come.
     fn hold(&mut self, spec: &ContainerSpec) {
-        if self.current(&spec.name).is_some_and(|seen| matches!(seen.state, State::Created)) {
+        if self
+            .current(&spec.name)
+            .is_some_and(|seen| matches!(seen.state, State::Created))
+        {
             return;
         }
         self.wait(spec, "PodInitializing", String::new());
@@ -419,10 +426,8 @@ impl<'a> Planner<'a> {
         if seen.labels.hash != spec.hash {
             self.steps.push(Step::Remove { id: seen.id.clone() });
         } else if !others && self.may(&work) {
-            self.steps.push(Step::Start {
-                container: spec.name.clone(),
-                id: seen.id.clone(),
-            });
+            self.steps
+                .push(Step::Start { container: spec.name.clone(), id: seen.id.clone() });
         }
     }
 
@@ -520,7 +525,10 @@ impl<'a> Planner<'a> {
             return true;
         }
         if spec.pull == PullPolicy::Never {
-            let message = format!("Container image {:?} is not present with pull policy of Never", spec.image);
+            let message = format!(
+                "Container image {:?} is not present with pull policy of Never",
+                spec.image
+            );
             self.wait(spec, "ErrImageNeverPull", message);
             return false;
         }

@@ -13,7 +13,9 @@ impl Planner<'_> {
     /// Asks a running container to end.
     pub(super) fn begin_stop(&mut self, name: &str, seen: &Seen, why: Why, grace: Duration, message: String) {
         let kill_at = self.now + grace;
-        let Some(current) = &mut self.memory.container(name).current else { return };
+        let Some(current) = &mut self.memory.container(name).current else {
+            return;
+        };
         current.ready = false;
         current.stop = Some(Stop { why, kill_at, killed: false });
         self.event(Some(name), Severity::Normal, "Killing", message);
@@ -25,7 +27,8 @@ impl Planner<'_> {
     /// Goes on with a stop that was begun.
     pub(super) fn drive_stop(&mut self, name: &str, seen: &Seen) {
         let now = self.now;
-        let first = self.observed.first;
+        // The signal may have been lost with the edge core that was to send it, or on its way.
+        let again = self.observed.first || self.failure(&Work::Signal(seen.id.clone())).is_some();
         let Some(stop) = self
             .memory
             .container(name)
@@ -40,8 +43,7 @@ impl Planner<'_> {
             stop.kill_at = now + KILL_RETRY;
             Some(KILL)
         } else {
-            // The signal may have been lost with the edge core that was to send it.
-            (first && !stop.killed).then_some(TERM)
+            (again && !stop.killed).then_some(TERM)
         };
         let kill_at = stop.kill_at;
         self.wake(kill_at);

@@ -147,7 +147,8 @@ impl Bench {
                 format!("create {container}.{attempt}")
             }
             Step::Start { container, id } => {
-                let name = |seen: &&Seen| seen.labels.container == container && matches!(seen.state, State::Running { .. });
+                let name =
+                    |seen: &&Seen| seen.labels.container == container && matches!(seen.state, State::Running { .. });
                 assert!(!self.seen.iter().any(|seen| name(&seen)), "two live: {:?}", self.seen);
                 let seen = self.seen.iter_mut().find(|seen| seen.id == id).unwrap();
                 seen.state = State::Running { started_ms };
@@ -457,7 +458,11 @@ fn init_containers_run_one_after_another() {
     assert_eq!(bench.seen.len(), 1);
     bench.exit("x", 1);
     bench.settle();
-    assert!(bench.took().ends_with(&["remove x.0".into(), "create x.1".into(), "start x.1".into()]));
+    assert!(
+        bench
+            .took()
+            .ends_with(&["remove x.0".into(), "create x.1".into(), "start x.1".into()])
+    );
     bench.exit("x", 0);
     bench.settle();
     bench.exit("y", 0);
@@ -563,7 +568,10 @@ fn a_pod_that_is_wanted_no_more_leaves_with_its_own_grace() {
     bench.wanted = false;
     bench.add("a", 4, 1, State::Running { started_ms: 0 });
     bench.settle();
-    assert_eq!(bench.took(), ["event Killing", "signal a.4 15", "remove a.4", "release", "gone"]);
+    assert_eq!(
+        bench.took(),
+        ["event Killing", "signal a.4 15", "remove a.4", "release", "gone"]
+    );
 }
 
 #[test]
@@ -588,7 +596,9 @@ fn what_is_not_honoured_is_not_run() {
 #[test]
 fn what_is_missing_is_waited_for() {
     let mut bench = Bench::new(PLAIN);
-    bench.missing.insert("a".to_owned(), "configmap \"c\" not found".to_owned());
+    bench
+        .missing
+        .insert("a".to_owned(), "configmap \"c\" not found".to_owned());
     bench.settle();
     assert_eq!(bench.waiting(), "CreateContainerConfigError");
     let message = bench.container(&["state", "waiting", "message"]).unwrap();
@@ -666,7 +676,10 @@ fn a_deadline_ends_a_pod_also_over_a_reboot() {
     assert_eq!(bench.text(&["phase"]), "Running");
     bench.pass(1);
     bench.settle();
-    assert_eq!((bench.text(&["phase"]), bench.text(&["reason"])), ("Failed", "DeadlineExceeded"));
+    assert_eq!(
+        (bench.text(&["phase"]), bench.text(&["reason"])),
+        ("Failed", "DeadlineExceeded")
+    );
     assert!(bench.seen.is_empty());
 }
 
@@ -700,7 +713,11 @@ fn pull_policies() {
         bench.present = present.then(|| image.to_owned()).into_iter().collect();
         bench.settle();
         let pulled = bench.took().iter().any(|step| step.starts_with("pull"));
-        assert_eq!((pulled, bench.waiting()), (pulls, waiting), "{policy} {image} {present}");
+        assert_eq!(
+            (pulled, bench.waiting()),
+            (pulls, waiting),
+            "{policy} {image} {present}"
+        );
         if waiting.is_empty() {
             // Later containers of the pod need no registry.
             bench.reboot();
@@ -726,7 +743,9 @@ fn failed_pulls_are_told_and_tried_again() {
     for (count, reason) in [(1, "ErrImagePull"), (2, "ImagePullBackOff")] {
         let retry_at = bench.now + Duration::from_secs(10);
         let message = "no route".to_owned();
-        bench.failures.insert(work.clone(), Failure { count, retry_at, message });
+        bench
+            .failures
+            .insert(work.clone(), Failure { count, retry_at, message });
         let steps = bench.plan();
         assert!(!steps.iter().any(|step| matches!(step, Step::Pull { .. })));
         assert_eq!(bench.waiting(), reason);

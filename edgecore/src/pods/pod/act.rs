@@ -63,7 +63,8 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
                     Some(_) => format!("Error: {message}"),
                     None => message,
                 };
-                self.event(container.as_deref(), Severity::Warning, reason, message).await;
+                self.event(container.as_deref(), Severity::Warning, reason, message)
+                    .await;
             }
         }
     }
@@ -74,10 +75,15 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
         let addresses = self.shared.desk.addresses();
         let (list, _) = render(&wanted.pod.raw, &self.around(&wanted.pod, &objects, &addresses));
         let written = hash(&list);
+        let root = self.shared.config.folders.pods.clone();
         let folder = self.shared.config.folders.volumes(self.uid);
         let group = build::fs_group(&wanted.pod.raw);
         let mount_memory = self.shared.config.mount_memory;
         blocking(move || {
+            // Containers get the folders below one by one; nobody else on the host has a way in.
+            fs::create_dir_all(&root).map_err(VolumeError::io("making folder", &root))?;
+            let closed = fs::Permissions::from_mode(0o700);
+            fs::set_permissions(&root, closed).map_err(VolumeError::io("closing", &root))?;
             for volume in &list {
                 volumes::write(volume, &folder.join(&volume.name), group, mount_memory)?;
             }
@@ -121,7 +127,9 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
 
     async fn create(&mut self, name: &str, attempt: u32) -> Tried {
         let Some(wanted) = &self.wanted else { return Ok(()) };
-        let Some(spec) = wanted.pod.container(name) else { return Ok(()) };
+        let Some(spec) = wanted.pod.container(name) else {
+            return Ok(());
+        };
         let objects = self.objects().await;
         let addresses = self.shared.desk.addresses();
         let around = self.around(&wanted.pod, &objects, &addresses);
@@ -145,11 +153,7 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
         let container = build::container(&wanted.pod, spec, attempt, invocation, &list, folders);
         let container = container.map_err(|error| chain(&error))?;
         let sandbox = build::sandbox(&wanted.pod, &read_host().await);
-        self.shared
-            .runtime
-            .create(&sandbox, &container)
-            .await
-            .map_err(full)?;
+        self.shared.runtime.create(&sandbox, &container).await.map_err(full)?;
         let image = spec.image.clone();
         if !self.fetched.contains(&image) {
             let message = format!("Container image {image:?} already present on machine");
@@ -307,9 +311,7 @@ fn write_in_place(path: &Path, text: &str) -> Result<(), VolumeError> {
 
 fn remove_folder(folder: &Path) -> Result<(), VolumeError> {
     match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(VolumeError::io("removing", folder)(error))
-        }
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(VolumeError::io("removing", folder)(error)),
         _ => Ok(()),
     }
 }

@@ -88,7 +88,9 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
         for (name, prober) in &self.probers {
             looked.health.insert(name.clone(), prober.health().clone());
         }
-        let Some(wanted) = &self.wanted else { return Some(looked) };
+        let Some(wanted) = &self.wanted else {
+            return Some(looked);
+        };
         for spec in &wanted.pod.containers {
             if let Some(words) = self.last_words(&wanted.pod, spec, &looked.containers) {
                 looked.messages.insert(spec.name.clone(), words);
@@ -173,7 +175,9 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
         let pod = &wanted.pod;
         let names = |list: &[Value]| -> Vec<Key> {
             let names = list.iter().filter_map(|one| one.text_at(&["name"]));
-            names.map(|name| Key::new("Secret", &*pod.key.namespace, name)).collect()
+            names
+                .map(|name| Key::new("Secret", &*pod.key.namespace, name))
+                .collect()
         };
         let own = names(pod.raw.list_at(&["spec", "imagePullSecrets"]));
         if !own.is_empty() {
@@ -207,7 +211,11 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
         let mut probers = std::mem::take(&mut self.probers);
         let Some(wanted) = &self.wanted else { return };
         for spec in &wanted.pod.containers {
-            let current = self.memory.containers.get(&spec.name).and_then(|one| one.current.as_ref());
+            let current = self
+                .memory
+                .containers
+                .get(&spec.name)
+                .and_then(|one| one.current.as_ref());
             // Before the first plan the memory may not know what is to be adopted; the next look tends to it.
             let Some(current) = current else { continue };
             let running = seen.iter().find(|seen| {
@@ -216,7 +224,9 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
                     && matches!(seen.state, State::Running { .. })
             });
             let Some(running) = running else { continue };
-            let kept = probers.remove(&spec.name).filter(|prober| prober.container_id() == running.id);
+            let kept = probers
+                .remove(&spec.name)
+                .filter(|prober| prober.container_id() == running.id);
             let prober = kept.unwrap_or_else(|| {
                 let known = current.running_since.map(|_| (current.started, current.ready));
                 Prober::new(spec, &running.id, current.number, known, now)

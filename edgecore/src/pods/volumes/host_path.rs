@@ -33,9 +33,6 @@ pub(super) fn ensure(path: &Path, kind: &str) -> Result<(), VolumeError> {
     if fits {
         Ok(())
     } else {
-        Err(VolumeError::HostPath {
-            path: path.display().to_string(),
-            kind: kind.to_owned(),
-        })
+        Err(VolumeError::HostPath { path: path.display().to_string(), kind: kind.to_owned() })
     }
 }

@@ -45,9 +45,18 @@ impl std::fmt::Debug for File {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Content {
     /// A folder of the pod's own, in memory when it says so.
-    Empty { memory: bool, size_bytes: Option<u64> },
-    HostPath { path: PathBuf, kind: String },
-    Files { files: Files, memory: bool },
+    Empty {
+        memory: bool,
+        size_bytes: Option<u64>,
+    },
+    HostPath {
+        path: PathBuf,
+        kind: String,
+    },
+    Files {
+        files: Files,
+        memory: bool,
+    },
     /// A service account token, which nothing here can make: it is not mounted.
     Left,
 }
@@ -96,10 +105,7 @@ pub fn content(volume: &Value, around: &Surroundings<'_>) -> Result<Content, Con
     }
     if let Some(host) = volume.get("hostPath") {
         let text = |field: &str| host.text_at(&[field]).unwrap_or_default().to_owned();
-        return Ok(Content::HostPath {
-            path: text("path").into(),
-            kind: text("type"),
-        });
+        return Ok(Content::HostPath { path: text("path").into(), kind: text("type") });
     }
     let mut files = Files::new();
     let mut memory = false;
@@ -186,7 +192,9 @@ fn inside(item: &Value) -> Result<String, ConfigError> {
     let path = item.text_at(&["path"]).unwrap_or_default();
     let bad = path.is_empty()
         || path.starts_with("..")
-        || path.split('/').any(|part| part.is_empty() || part == "." || part == "..");
+        || path
+            .split('/')
+            .any(|part| part.is_empty() || part == "." || part == "..");
     if bad {
         Err(ConfigError::Field(format!("path {path:?}")))
     } else {
@@ -223,7 +231,11 @@ pub fn write(volume: &Volume, folder: &Path, group: Option<u32>, mount_memory: b
 }
 
 fn set_mode(folder: &Path, mode: u32) -> Result<(), VolumeError> {
-    let error = |source| VolumeError::Io { action: "setting the mode of", path: folder.to_owned(), source };
+    let error = |source| VolumeError::Io {
+        action: "setting the mode of",
+        path: folder.to_owned(),
+        source,
+    };
     let now = fs::metadata(folder).map_err(error)?.permissions().mode() & 0o7777;
     if now != mode {
         fs::set_permissions(folder, fs::Permissions::from_mode(mode)).map_err(error)?;

@@ -26,7 +26,10 @@ fn a_change_swaps_all_files_at_once() {
     atomic::write(root, &files(&[("a", "1", 0o644), ("d/b", "1", 0o400)]), None).unwrap();
     assert_eq!(text(root.join("a")).as_deref(), Some("1"));
     assert_eq!(text(root.join("d/b")).as_deref(), Some("1"));
-    assert_eq!(fs::metadata(root.join("d/b")).unwrap().permissions().mode() & 0o777, 0o400);
+    assert_eq!(
+        fs::metadata(root.join("d/b")).unwrap().permissions().mode() & 0o777,
+        0o400
+    );
     let first = fs::read_link(root.join("..data")).unwrap();
     // The same again writes nothing.
     atomic::write(root, &files(&[("a", "1", 0o644), ("d/b", "1", 0o400)]), None).unwrap();
@@ -76,7 +79,9 @@ fn readers_never_see_a_mixture() {
             while !stop.load(Ordering::Relaxed) {
                 // A reader that wants both files of one version looks `..data` up once. Its version may be taken away
                 // while it reads; then it reads again, as it would after any failed open.
-                let Ok(data) = root.join("..data").canonicalize() else { continue };
+                let Ok(data) = root.join("..data").canonicalize() else {
+                    continue;
+                };
                 if let (Some(a), Some(b)) = (text(data.join("a")), text(data.join("b"))) {
                     assert_eq!(a, b);
                     assert!(!a.is_empty(), "half a file");
@@ -134,7 +139,11 @@ fn what_volumes_hold() {
         &[("d/e", "1", 0o400), ("f", "2", 0o644)],
         false,
     );
-    check(r#"{"name":"v","configMap":{"name":"none","optional":true}}"#, &[], false);
+    check(
+        r#"{"name":"v","configMap":{"name":"none","optional":true}}"#,
+        &[],
+        false,
+    );
     check(
         r#"{"name":"v","secret":{"secretName":"s","defaultMode":384}}"#,
         &[("k", "hi", 0o600)],
@@ -201,8 +210,45 @@ fn removing_twice_is_fine() {
         content: Content::Empty { memory: false, size_bytes: None },
     };
     write(&volume, &root.join("v"), None, false).unwrap();
-    assert_eq!(fs::metadata(root.join("v")).unwrap().permissions().mode() & 0o7777, 0o777);
+    assert_eq!(
+        fs::metadata(root.join("v")).unwrap().permissions().mode() & 0o7777,
+        0o777
+    );
     remove(&root).unwrap();
     remove(&root).unwrap();
     assert!(!root.exists());
+}
+
+#[test]
+fn memory_volumes_are_mounted_once_and_go() {
+    let folder = Folder::new();
+    let root = folder.path().join("volumes");
+    let volume = Volume {
+        name: "v".to_owned(),
+        content: Content::Files {
+            files: files(&[("k", "hidden", 0o400)]),
+            memory: true,
+        },
+    };
+    let path = root.join("v");
+    let mounts = || {
+        let table = fs::read_to_string("/proc/self/mounts").unwrap();
+        let here = format!("tmpfs {} tmpfs", path.display());
+        table.lines().filter(|line| line.starts_with(&here)).count()
+    };
+    match write(&volume, &path, None, true) {
+        Ok(()) => {
+            write(&volume, &path, None, true).unwrap();
+            assert_eq!(mounts(), 1);
+            assert_eq!(text(path.join("k")).as_deref(), Some("hidden"));
+            remove(&root).unwrap();
+            assert!(mounts() == 0 && !root.exists());
+        }
+        // Without the right to mount there is no volume, rather than one on the disk.
+        Err(error) => {
+            let VolumeError::Io { source, .. } = &error else { panic!("{error}") };
+            assert_eq!(source.kind(), io::ErrorKind::PermissionDenied);
+            assert!(!path.join("k").exists());
+        }
+    }
 }

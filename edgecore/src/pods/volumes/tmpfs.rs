@@ -29,7 +29,11 @@ pub(super) fn ensure(folder: &Path, size_bytes: Option<u64>) -> io::Result<()> {
             options.as_ptr().cast(),
         )
     };
-    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if done == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 /// Unmounts what is mounted on a folder; nothing when nothing is.
