@@ -63,6 +63,9 @@ impl Simulation {
 
     async fn run(&mut self) {
         self.put_map("1");
+        // Some have to be killed, so that the old and the new are there for long together.
+        let stubborn = self.dice.pick(&CONTAINERS);
+        self.rig.runtime.make_stubborn(stubborn);
         self.rig.start();
         for _ in 0..STEPS {
             self.trouble().await;
