@@ -225,10 +225,7 @@ fn memory_volumes_are_mounted_once_and_go() {
     let root = folder.path().join("volumes");
     let volume = Volume {
         name: "v".to_owned(),
-        content: Content::Files {
-            files: files(&[("k", "hidden", 0o400)]),
-            memory: true,
-        },
+        content: Content::Files { files: files(&[("k", "hidden", 0o400)]), memory: true },
     };
     let path = root.join("v");
     let mounts = || {
@@ -246,7 +243,9 @@ fn memory_volumes_are_mounted_once_and_go() {
         }
         // Without the right to mount there is no volume, rather than one on the disk.
         Err(error) => {
-            let VolumeError::Io { source, .. } = &error else { panic!("{error}") };
+            let VolumeError::Io { source, .. } = &error else {
+                panic!("{error}")
+            };
             assert_eq!(source.kind(), io::ErrorKind::PermissionDenied);
             assert!(!path.join("k").exists());
         }
