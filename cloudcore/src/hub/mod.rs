@@ -25,7 +25,6 @@ pub use self::logs::NodeLogs;
 use self::index::{Connected, Index};
 use self::node::{Message, NodeTask};
 use self::quic::{Connections, Session};
-use self::view::Bases;
 use crate::controllers::sessions::Sessions;
 use crate::pki::Pki;
 use crate::store::{Change, Scope, Store};
@@ -45,7 +44,6 @@ pub(crate) struct Shared {
     connections: Connections,
     index: Index,
     connected: Connected,
-    bases: Arc<Bases>,
 }
 
 impl Shared {
@@ -82,7 +80,6 @@ impl Nodes {
             connections,
             index: Index::default(),
             connected: Connected::default(),
-            bases: Arc::default(),
         };
         Self {
             shared: Arc::new(shared),
@@ -177,7 +174,6 @@ impl Nodes {
                 // Only what nodes do not get changed: their own reports, say.
                 return;
             }
-            self.shared.bases.insert(before);
         }
         match object.key.kind.as_str() {
             "Pod" => {

@@ -11,7 +11,6 @@ use daemon::carrier::{CarrierError, CloseCode};
 use daemon::clock::{mono, sleep_until};
 use proto::enrol::EnrolmentId;
 use proto::frame::{Down, Frame, Refusal, Up};
-use proto::object::Revision;
 use proto::session::cloud::{Cloud, Input, News};
 use proto::session::{Carrier, Listener, Timer, Wire, carry_out};
 use proto::time::Mono;
@@ -22,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::Shared;
 use super::commit::Commit;
 use super::quic::Session;
-use super::view::{Past, Snapshot};
+use super::view::Snapshot;
 use crate::controllers::sessions::{Contact, SessionState};
 
 /// Frames on their way to one carrier. The window of the session lets fewer be under way; a carrier that does not even
@@ -78,7 +77,6 @@ impl NodeTask {
     pub(super) async fn run(mut self) -> (String, Cloud) {
         let mut tasks = JoinSet::new();
         let mut rim = Rim::default();
-        let mut past = None;
         let mut beat = Duration::from_secs(30);
         loop {
             tokio::select! {
@@ -88,19 +86,11 @@ impl NodeTask {
                     match message {
                         Message::Session(session) => self.carry(*session, &mut rim, &mut tasks),
                         Message::Frame(carrier, frame) => {
-                            if let Ok(Frame::Hello(hello)) = Frame::decode(&frame) {
-                                // What the node holds may be proven by what was: the machine cannot wait for it later.
-                                past = if hello.epoch == self.shared.store.epoch() && hello.applied > Revision(0) {
-                                    Past::load(&self.shared.store, &self.node, hello.applied).await.map(Arc::new)
-                                } else {
-                                    None
-                                };
-                            }
-                            self.step(&mut rim, past.as_ref(), Input::Frame(carrier, frame)).await;
+                            self.step(&mut rim, Input::Frame(carrier, frame)).await;
                         }
                         Message::Lost(carrier, lost) => {
                             rim.carriers.remove(&carrier);
-                            self.step(&mut rim, past.as_ref(), Input::Lost(carrier)).await;
+                            self.step(&mut rim, Input::Lost(carrier)).await;
                             if !self.machine.is_up() {
                                 let ago = if lost == Lost::Silent { daemon::carrier::idle(beat) } else { Duration::ZERO };
                                 let contact = Contact::Silent { since: mono() - ago };
@@ -111,23 +101,20 @@ impl NodeTask {
                             }
                         }
                         Message::Certificate(credentials) => {
-                            self.step(&mut rim, past.as_ref(), Input::Certificate(credentials)).await;
+                            self.step(&mut rim, Input::Certificate(credentials)).await;
                         }
                     }
                 }
-                () = self.changed.notified() => self.step(&mut rim, past.as_ref(), Input::Changed).await,
+                () = self.changed.notified() => self.step(&mut rim, Input::Changed).await,
                 () = sleep_until(rim.wake_at) => {
                     self.machine.tick(mono());
-                    self.carry_out(&mut rim, past.as_ref()).await;
+                    self.carry_out(&mut rim).await;
                 }
                 Some(ended) = tasks.join_next() => {
                     if let Err(error) = ended {
                         tracing::error!(node = self.node, "a carrier's task died: {error}");
                     }
                 }
-            }
-            if self.machine.is_settled() {
-                past = None;
             }
             for news in std::mem::take(&mut rim.news) {
                 if let News::Up { beat_s, .. } = &news {
@@ -164,14 +151,14 @@ impl NodeTask {
         });
     }
 
-    async fn step(&mut self, rim: &mut Rim, past: Option<&Arc<Past>>, input: Input) {
-        let snapshot = self.snapshot(past).await;
+    async fn step(&mut self, rim: &mut Rim, input: Input) {
+        let snapshot = self.snapshot().await;
         self.machine.handle(mono(), input, &snapshot);
         self.carry_out_with(rim, &snapshot).await;
     }
 
-    async fn carry_out(&mut self, rim: &mut Rim, past: Option<&Arc<Past>>) {
-        let snapshot = self.snapshot(past).await;
+    async fn carry_out(&mut self, rim: &mut Rim) {
+        let snapshot = self.snapshot().await;
         self.carry_out_with(rim, &snapshot).await;
     }
 
@@ -183,8 +170,8 @@ impl NodeTask {
         rim.news.extend(news.0);
     }
 
-    async fn snapshot(&self, past: Option<&Arc<Past>>) -> Snapshot {
-        let snapshot = Snapshot::now(&self.shared.store, &self.node, &self.shared.bases, past.cloned()).await;
+    async fn snapshot(&self) -> Snapshot {
+        let snapshot = Snapshot::now(&self.shared.store, &self.node).await;
         self.shared.index.set(&self.node, &snapshot.references);
         snapshot
     }

@@ -86,11 +86,6 @@ impl Stored {
         self.node.as_deref()
     }
 
-    /// Bytes of the body and the report in memory.
-    pub fn size(&self) -> usize {
-        self.bytes()
-    }
-
     /// What this version keeps in memory, beside a body that others may share.
     pub(super) fn bytes(&self) -> usize {
         self.body.len() + self.report.as_ref().map_or(0, |report| report.form.len())
