@@ -5,3 +5,4 @@ pub mod images;
 pub mod link;
 pub mod pods;
 pub mod runtime;
+pub mod store;

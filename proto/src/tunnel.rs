@@ -70,11 +70,22 @@ mod tests {
             since_s: None,
             since: Some("x".to_owned()),
         });
-        let golden = [&[1, 0][..], &[7; 16], &[3], b"web", &[1, 0, 0, 1, 0xac, 2, 0, 0, 1, 1], b"x"].concat();
+        let golden = [
+            &[1, 0][..],
+            &[7; 16],
+            &[3],
+            b"web",
+            &[1, 0, 0, 1, 0xac, 2, 0, 0, 1, 1],
+            b"x",
+        ]
+        .concat();
         assert_eq!(request.encode(), golden);
         assert_eq!(TunnelRequest::decode(&golden), Ok(request));
         assert_eq!(TunnelRequest::decode(&[2]), Err(TunnelError::Version(Some(2))));
         assert_eq!(TunnelRequest::decode(&[]), Err(TunnelError::Version(None)));
-        assert!(matches!(TunnelRequest::decode(&golden[..9]), Err(TunnelError::Malformed(_))));
+        assert!(matches!(
+            TunnelRequest::decode(&golden[..9]),
+            Err(TunnelError::Malformed(_))
+        ));
     }
 }

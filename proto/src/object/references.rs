@@ -13,7 +13,10 @@ pub fn references(namespace: &str, pod: &Value) -> BTreeSet<Key> {
             keys.insert(Key::new(kind, namespace, name));
         }
     };
-    for container in ["initContainers", "containers"].iter().flat_map(|list| pod.list_at(&["spec", list])) {
+    for container in ["initContainers", "containers"]
+        .iter()
+        .flat_map(|list| pod.list_at(&["spec", list]))
+    {
         for source in container.list_at(&["envFrom"]) {
             add("ConfigMap", source.text_at(&["configMapRef", "name"]));
             add("Secret", source.text_at(&["secretRef", "name"]));
