@@ -1,1 +1,4 @@
 //! .
+
+pub mod controllers;
+pub mod scheduler;
