@@ -227,7 +227,7 @@ pub struct Narrowing {
 impl Default for Narrowing {
     fn default() -> Self {
         Self {
-            ask: [Prefix::default()].into(),
+            open: [Prefix::default()].into(),
             asked: None,
             differences: BTreeMap::new(),
         }

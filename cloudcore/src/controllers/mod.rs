@@ -25,6 +25,8 @@ pub mod view;
 
 #[cfg(test)]
 pub(crate) mod model;
+#[cfg(test)]
+mod simulation;
 
 use proto::object::Key;
 use reconcile::Lane;

@@ -1,6 +1,7 @@
 //! A store in memory for tests: the shapes of the real one, with a crash between any two commits at hand.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use proto::object::{Key, Kind, Revision, Uid};
 use proto::time::{Mono, Wall};
@@ -8,11 +9,12 @@ use proto::value::{Value, json};
 use reconcile::Jitter;
 
 use super::plan::{self, Edit, Plan, Resolved, Write};
-use super::view::{Change, CompleteSet, Now, Object, View};
+use super::view::{Change, Now, Object, View, WholeList};
 use super::{Controller, conditions};
 
 pub(crate) struct Model {
-    objects: BTreeMap<Key, (Object, Option<Value>)>,
+    /// Each as stored, with the report, and as it reads.
+    objects: BTreeMap<Key, (Object, Option<Value>, Object)>,
     revision: u64,
     random: Jitter,
     kinds: BTreeSet<Kind>,
@@ -56,23 +58,28 @@ impl Default for Model {
 
 impl View for Model {
     fn get(&self, key: &Key) -> Option<Object> {
-        let (body, report) = self.objects.get(key)?;
-        Some(overlaid(body, report.as_ref()))
+        self.objects.get(key).map(|(.., read)| read.clone())
     }
 
-    fn list(&self, kind: &Kind, namespace: Option<&str>) -> CompleteSet {
-        let matches = |key: &Key| key.kind == *kind && namespace.is_none_or(|namespace| key.namespace == namespace);
-        self.select(|object| matches(&object.key))
+    fn list(&self, kind: &Kind, namespace: Option<&str>) -> WholeList {
+        let from = Key::new(kind.clone(), namespace.unwrap_or_default(), "");
+        let all = self.objects.range(from..).map(|(.., (.., read))| read);
+        self.whole(all.take_while(|read| {
+            read.key.kind == *kind && namespace.is_none_or(|namespace| read.key.namespace == namespace)
+        }))
     }
 
-    fn pods_on(&self, node: &str) -> CompleteSet {
-        self.select(|object| {
-            object.key.kind.as_str() == "Pod" && object.value.text_at(&["spec", "nodeName"]) == Some(node)
-        })
+    fn pods_on(&self, node: &str) -> WholeList {
+        let all = self
+            .objects
+            .range(Key::new("Pod", "", "")..)
+            .map(|(.., (.., read))| read);
+        let pods = all.take_while(|read| read.key.kind.as_str() == "Pod");
+        self.whole(pods.filter(|pod| super::pods::node(&pod.value) == Some(node)))
     }
 
     fn body(&self, key: &Key) -> Option<Object> {
-        self.objects.get(key).map(|(body, _)| body.clone())
+        self.objects.get(key).map(|(body, ..)| body.clone())
     }
 
     fn kinds(&self) -> &BTreeSet<Kind> {
@@ -84,20 +91,21 @@ fn overlaid(body: &Object, report: Option<&Value>) -> Object {
     let mut object = body.clone();
     if let Some(report) = report {
         let own = body.value.list_at(&["status", "conditions"]).to_vec();
-        object.value.set(&["status"], report.clone());
+        let mut value = Value::clone(&body.value);
+        value.set(&["status"], report.clone());
         let mut all = report.list_at(&["conditions"]).to_vec();
         all.extend(own);
-        object.value.set(&["status", "conditions"], all);
+        value.set(&["status", "conditions"], all);
+        object.value = Arc::new(value);
     }
     object
 }
 
 impl Model {
-    fn select(&self, test: impl Fn(&Object) -> bool) -> CompleteSet {
-        let all = self.objects.values().filter(|(body, _)| test(body));
-        let objects: Vec<_> = all.map(|(body, report)| overlaid(body, report.as_ref())).collect();
+    fn whole<'a>(&self, objects: impl Iterator<Item = &'a Object>) -> WholeList {
+        let objects: Vec<_> = objects.cloned().collect();
         let count = objects.len();
-        CompleteSet::new(Revision(self.revision), objects, count).unwrap()
+        WholeList::new(Revision(self.revision), objects, count).unwrap()
     }
 
     pub(crate) fn uid(&mut self) -> [u8; 16] {
@@ -171,7 +179,7 @@ impl Model {
         match resolved {
             Resolved::Create { key, value } => self.put(key, value, None),
             Resolved::Replace { key, value, .. } => {
-                let report = self.objects.get(&key).and_then(|(_, report)| report.clone());
+                let report = self.objects.get(&key).and_then(|(_, report, _)| report.clone());
                 self.put(key, value, report);
             }
             Resolved::Delete { key, .. } => {
@@ -192,9 +200,10 @@ impl Model {
             key: key.clone(),
             uid,
             revision: Revision(self.revision),
-            value,
+            value: Arc::new(value),
         };
-        self.objects.insert(key.clone(), (object, report));
+        let read = overlaid(&object, report.as_ref());
+        self.objects.insert(key.clone(), (object, report, read));
         let after = self.get(&key);
         self.changes.push(Change { before, after });
     }
@@ -242,8 +251,8 @@ impl Model {
             ("podIP", "10.0.0.9".into()),
             ("conditions", vec![ready].into()),
         ]);
-        let (body, _) = self.objects[&key].clone();
-        self.put(key, body.value, Some(report));
+        let body = Value::clone(&self.objects[&key].0.value);
+        self.put(key, body, Some(report));
     }
 
     /// `kubectl delete pod`.

@@ -138,7 +138,11 @@ pub fn resolve(write: &Write, view: &dyn View, now: Now, random: Random<'_>) -> 
             Some(_) | None => Resolved::Overtaken,
         },
         Write::Delete { key, uid } => match view.body(key) {
-            Some(body) if body.uid == *uid => delete(&body, now),
+            Some(body) if body.uid == *uid => {
+                // How far a pod has come is its node's to say, so it stands in the report and not in the body.
+                let read = view.get(key);
+                delete(&body, read.as_ref().unwrap_or(&body), now)
+            }
             // Another object of that name is none of this plan's business, and a missing one is what it wanted.
             Some(_) | None => Resolved::Nothing,
         },
@@ -164,7 +168,7 @@ fn create(mut value: Value, now: Now, random: Random<'_>) -> Resolved {
 }
 
 fn replace(body: &Object, edits: &[Edit], now: Now) -> Resolved {
-    let mut value = body.value.clone();
+    let mut value = Value::clone(&body.value);
     for edit in edits {
         match edit {
             Edit::Set(path, to) => value.set(&steps(path), to.clone()),
@@ -172,7 +176,7 @@ fn replace(body: &Object, edits: &[Edit], now: Now) -> Resolved {
             Edit::Condition(condition) => conditions::set(&mut value, condition, now.wall),
         }
     }
-    if value == body.value {
+    if value == *body.value {
         return Resolved::Nothing;
     }
     // A deletion that only waited for this edit is carried out by it.
@@ -195,15 +199,15 @@ fn replace(body: &Object, edits: &[Edit], now: Now) -> Resolved {
 }
 
 /// A deletion as the API does it: at once, or by a timestamp that finalizers or the node then answer.
-fn delete(body: &Object, now: Now) -> Resolved {
+fn delete(body: &Object, read: &Object, now: Now) -> Resolved {
     if body.is_deleting() {
         return Resolved::Nothing;
     }
-    let grace = grace(body);
+    let grace = grace(read);
     if grace == 0 && !is_held(&body.value) {
         return removal(body);
     }
-    let mut value = body.value.clone();
+    let mut value = Value::clone(&body.value);
     let ends = now.wall.ms.div_euclid(1000).saturating_add(grace);
     value.set(&["metadata", "deletionTimestamp"], rfc3339(ends));
     value.set(&["metadata", "deletionGracePeriodSeconds"], grace);
@@ -237,16 +241,16 @@ fn is_held(value: &Value) -> bool {
 }
 
 /// Only a pod that a node may be running has a grace; the node says when it is over.
-fn grace(body: &Object) -> i64 {
-    let phase = body.value.text_at(&["status", "phase"]).unwrap_or_default();
-    let bound = body
+fn grace(read: &Object) -> i64 {
+    let phase = read.value.text_at(&["status", "phase"]).unwrap_or_default();
+    let bound = read
         .value
         .text_at(&["spec", "nodeName"])
         .is_some_and(|node| !node.is_empty());
-    if body.key.kind.as_str() != "Pod" || !bound || matches!(phase, "Succeeded" | "Failed") {
+    if read.key.kind.as_str() != "Pod" || !bound || matches!(phase, "Succeeded" | "Failed") {
         return 0;
     }
-    let seconds = body.value.int_at(&["spec", "terminationGracePeriodSeconds"]);
+    let seconds = read.value.int_at(&["spec", "terminationGracePeriodSeconds"]);
     seconds.unwrap_or(GRACE_SECONDS).max(0)
 }
 

@@ -22,6 +22,9 @@ pub const KIND: &str = "ReplicaSet.apps";
 /// wait for their nodes instead of being deleted unseen.
 pub const SPARE_SILENT: &str = "edgehold.dev/spare-silent";
 
+/// How many finished pods of one ReplicaSet are kept for people to look at; past it the oldest go.
+pub const FINISHED_MAX: usize = 5;
+
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
 /// The controller of ReplicaSets.
@@ -105,6 +108,8 @@ fn plan(set: &Object, view: &dyn View, ready: &mut ReadySince, now: Now) -> Plan
     }
     if !set.is_deleting() {
         scale(set, &members, wanted, &mut plan);
+        plan.writes.extend(finished_past_limit(&members));
+        plan.writes.truncate(WRITES_MAX - 1);
     }
     plan.writes.extend(status(set, &members));
     if let Some(left) = next {
@@ -136,6 +141,16 @@ fn scale(set: &Object, members: &[Member], wanted: usize, plan: &mut Plan) {
             });
         }
     }
+}
+
+fn finished_past_limit(members: &[Member]) -> impl Iterator<Item = Write> {
+    let mut finished: Vec<_> = members
+        .iter()
+        .map(|member| &member.pod)
+        .filter(|pod| pods::is_finished(&pod.value) && !pod.is_deleting())
+        .collect();
+    finished.sort_by_key(|pod| Reverse((pod.created().to_owned(), pod.uid)));
+    finished.into_iter().skip(FINISHED_MAX).map(Write::delete)
 }
 
 /// Those that are missed least come first: unbound, not running, not ready, cheap by annotation, young.
@@ -358,6 +373,23 @@ mod tests {
         model.report("shop", &all[0], "Failed", false);
         settle(&mut model, &mut sets, &key);
         assert_eq!(model.pods("shop").len(), 3);
+    }
+
+    #[test]
+    fn finished_pods_are_kept_up_to_their_limit() {
+        let (mut model, mut sets) = (Model::default(), ReplicaSets::default());
+        model.node("a", true);
+        let key = set(&mut model, 1);
+        for count in 1..=FINISHED_MAX + 2 {
+            settle(&mut model, &mut sets, &key);
+            let pods = model.pods("shop");
+            let finished = pods.iter().filter(|pod| pods::is_finished(&pod.value)).count();
+            assert_eq!(finished, (count - 1).min(FINISHED_MAX));
+            let live = pods.iter().find(|pod| !pods::is_finished(&pod.value)).unwrap();
+            model.bind("shop", &live.key.name, "a");
+            model.report("shop", &live.key.name, "Failed", false);
+            model.pass(1000);
+        }
     }
 
     #[test]

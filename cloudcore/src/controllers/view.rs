@@ -1,6 +1,7 @@
 //! What a plan reads: objects at one moment, and the time.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use proto::object::{Key, Kind, Revision, Uid};
 use proto::time::{Mono, Wall};
@@ -13,7 +14,7 @@ pub struct Object {
     pub uid: Uid,
     pub revision: Revision,
     /// With the node's report laid over it. Never written back: writes go to the body, through [`super::plan::Write`].
-    pub value: Value,
+    pub value: Arc<Value>,
 }
 
 impl Object {
@@ -79,18 +80,19 @@ pub struct Now {
 pub trait View {
     fn get(&self, key: &Key) -> Option<Object>;
     /// All objects of a kind, of one namespace or of all.
-    fn list(&self, kind: &Kind, namespace: Option<&str>) -> CompleteSet;
+    fn list(&self, kind: &Kind, namespace: Option<&str>) -> WholeList;
     /// The pods bound to a node, from an index.
-    fn pods_on(&self, node: &str) -> CompleteSet;
+    fn pods_on(&self, node: &str) -> WholeList;
     /// The object as stored, without any report: what a write starts from.
     fn body(&self, key: &Key) -> Option<Object>;
     /// The kinds that the store may hold. Of any other kind nothing can be said to be absent.
     fn kinds(&self) -> &BTreeSet<Kind>;
 }
 
-/// A list that is known to be whole: one revision, nothing left out. Only from such a set may absence be concluded.
+/// A list that is known to be whole: one revision, nothing left out. Only from such a list may absence be concluded: it
+/// is for the store's own lists what [`proto::digest::CompleteSet`] is for sets that travel.
 #[derive(Debug, Clone, PartialEq)]
-pub struct CompleteSet {
+pub struct WholeList {
     revision: Revision,
     objects: Vec<Object>,
 }
@@ -104,7 +106,7 @@ pub struct Incomplete {
     pub revision: Revision,
 }
 
-impl CompleteSet {
+impl WholeList {
     /// Takes a list whose maker says how many objects there are at that revision.
     pub fn new(revision: Revision, objects: Vec<Object>, expected: usize) -> Result<Self, Incomplete> {
         let newer = objects.iter().any(|object| object.revision > revision);
@@ -142,13 +144,13 @@ mod tests {
             key: Key::new("Pod", "a", format!("p{uid}")),
             uid: Uid([uid; 16]),
             revision: Revision(revision),
-            value: Value::map(),
+            value: Arc::new(Value::map()),
         }
     }
 
     #[test]
     fn only_a_whole_list_of_one_revision_is_complete() {
-        let set = |objects: Vec<Object>, expected| CompleteSet::new(Revision(5), objects, expected);
+        let set = |objects: Vec<Object>, expected| WholeList::new(Revision(5), objects, expected);
         assert!(set(vec![object(1, 3), object(2, 5)], 2).is_ok_and(|set| set.holds(Uid([1; 16]))));
         assert!(set(vec![object(1, 3)], 2).is_err(), "one is missing");
         assert!(set(vec![object(1, 6)], 1).is_err(), "newer than the revision");

@@ -54,7 +54,7 @@ impl Controller for Scheduler {
 
     fn observe(&mut self, change: &Change, _now: Now) {
         let Some(latest) = change.latest() else { return };
-        let after = change.after.as_ref().map(|object| &object.value);
+        let after = change.after.as_ref().map(|object| &*object.value);
         if latest.key.kind.as_str() == "Node" {
             self.cache.node_changed(&latest.key.name, after);
             self.room = true;
