@@ -1,4 +1,5 @@
-//! .
+//! Edgehold's cloud core: what should be.
 
 pub mod controllers;
 pub mod scheduler;
+pub mod store;

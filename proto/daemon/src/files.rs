@@ -1,5 +1,6 @@
 //! Files outside the databases: replaced as a whole or not at all, and folders with one owner.
 
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
@@ -42,20 +43,28 @@ pub enum FileError {
 ///
 /// One writer per path; a file that an interrupted call left behind is cleared away by the next one.
 pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<(), FileError> {
-    let (Some(name), Some(folder)) = (path.file_name(), path.parent()) else {
+    let temporary = temporary(path)?;
+    write(&temporary, bytes, mode).map_err(|source| FileError::Write { path: temporary.clone(), source })?;
+    put_in_place(&temporary, path)
+}
+
+/// Where a new file for `path` is written before it takes its place: in the same folder.
+pub fn temporary(path: &Path) -> Result<PathBuf, FileError> {
+    let Some(name) = path.file_name() else {
         return Err(FileError::Name { path: path.to_owned() });
     };
-    let mut temporary = std::ffi::OsString::from(".");
-    temporary.push(name);
-    temporary.push(".new");
-    let temporary = path.with_file_name(temporary);
+    let mut hidden = OsString::from(".");
+    hidden.push(name);
+    hidden.push(".new");
+    Ok(path.with_file_name(hidden))
+}
 
-    write(&temporary, bytes, mode).map_err(|source| FileError::Write { path: temporary.clone(), source })?;
-    fs::rename(&temporary, path).map_err(|source| FileError::Rename { path: path.to_owned(), source })?;
-    let folder = if folder.as_os_str().is_empty() {
-        Path::new(".")
-    } else {
-        folder
+/// Gives the place at `path` to a synced file of the same folder.
+pub fn put_in_place(temporary: &Path, path: &Path) -> Result<(), FileError> {
+    fs::rename(temporary, path).map_err(|source| FileError::Rename { path: path.to_owned(), source })?;
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
     };
     File::open(folder)
         .and_then(|folder| folder.sync_all())

@@ -53,6 +53,12 @@ pub enum SqliteError {
     },
     #[error("closing the database")]
     Close(#[source] rusqlite::Error),
+    #[error("setting {} aside", path.display())]
+    SetAside {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
 }
 
 impl SqliteError {
@@ -138,6 +144,22 @@ pub fn close(connection: Connection) -> Result<(), SqliteError> {
     connection.close().map_err(|(_, source)| SqliteError::Close(source))
 }
 
+/// Moves a damaged database out of the way, with what belongs to it, and says where to: one that was set aside earlier
+/// is replaced. No connection may be open.
+pub fn set_aside(path: &Path) -> Result<PathBuf, SqliteError> {
+    let aside = beside(path, ".damaged");
+    // The log before the file: a log without its file is ignored, a file without its log lacks commits.
+    for suffix in ["-wal", "-shm", ""] {
+        match std::fs::rename(beside(path, suffix), beside(&aside, suffix)) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                return Err(SqliteError::SetAside { path: path.to_owned(), source });
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(aside)
+}
+
 fn connect(path: &Path, mode: Mode) -> Result<Connection, rusqlite::Error> {
     // One thread per connection at a time is what Rust's types already make sure of.
     let flags = match mode {
@@ -208,8 +230,12 @@ fn step(connection: &mut Connection, to: u32, migration: &Migration) -> Result<(
 }
 
 fn wal(path: &Path) -> PathBuf {
+    beside(path, "-wal")
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push("-wal");
+    name.push(suffix);
     PathBuf::from(name)
 }
 

@@ -159,6 +159,13 @@ fn damage_is_told_from_a_bad_moment() {
 
     fs::write(&path, [b'x'; 8192]).unwrap();
     assert!(open(&path, &V1, Mode::Durable).unwrap_err().is_damage());
+    // Out of the way it can be looked at, and a new one takes its place.
+    let aside = set_aside(&path).unwrap();
+    assert_eq!(fs::read(&aside).unwrap(), [b'x'; 8192]);
+    assert!(!path.exists() && !wal(&path).exists());
+    close(open(&path, &V1, Mode::Durable).unwrap()).unwrap();
+    set_aside(&path).unwrap();
+    assert_eq!(set_aside(&path).unwrap(), aside);
     let error = open(&path.join("below"), &V1, Mode::Durable).unwrap_err();
     assert!(!error.is_damage(), "{error}");
 }
