@@ -1,7 +1,7 @@
 //! The controllers: each a pure plan over what should be and what is, woken by key.
 //!
 //! A [`Controller`] says which kinds wake which keys and plans one key at a time; the plan is a list of writes with
-//! preconditions. One task shape carries all of them out. Nothing here remembers a decision:
+//! preconditions. [`driver`] is the one task shape that carries all of them out. Nothing here remembers a decision:
 //! what a controller keeps in memory (since when a pod has been seen ready, what a node has reserved) can be lost at any
 //! moment and only costs time.
 //!
@@ -11,6 +11,7 @@
 pub mod conditions;
 pub mod daemonset;
 pub mod deployment;
+pub mod driver;
 pub mod endpointslice;
 pub mod event_ttl;
 pub mod garbage;

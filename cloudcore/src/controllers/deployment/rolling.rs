@@ -105,7 +105,8 @@ fn shrink(budget: &Budget, current: &Counts, old: &[Counts]) -> Vec<usize> {
     let mut sizes: Vec<_> = old.iter().map(|counts| counts.wanted).collect();
     let held: usize = old.iter().chain([current]).map(|counts| counts.silent).sum();
     let floor = budget.floor().saturating_sub(held);
-    let in_sight = |counts: &Counts| counts.places().saturating_sub(counts.silent);
+    // A pod that its set was already told to end is no longer there to be spent.
+    let in_sight = |counts: &Counts| counts.wanted.min(counts.present).saturating_sub(counts.silent);
     let total: usize = old.iter().chain([current]).map(in_sight).sum();
     // Places of the new ReplicaSet that are not available yet do not stand in for old pods.
     let pending = in_sight(current).saturating_sub(current.keeps_available());
@@ -251,6 +252,8 @@ mod tests {
         // Without surge, old ones go first.
         check(budget(4, 0, 1), nothing, &[counts(4, 4, 0, 4)], 0, &[3]);
         check(budget(4, 0, 1), nothing, &[counts(3, 3, 0, 3)], 1, &[3]);
+        // The same for one that was broken when it was decided: it is not decided twice.
+        check(budget(4, 1, 1), counts(1, 1, 0, 0), &[counts(3, 4, 0, 2)], 1, &[3]);
         // Broken old pods go at once, within what the floor leaves.
         check(budget(3, 1, 0), counts(1, 1, 0, 0), &[counts(3, 3, 0, 0)], 1, &[3]);
         check(budget(3, 1, 1), counts(1, 1, 0, 0), &[counts(3, 3, 0, 1)], 1, &[2]);
