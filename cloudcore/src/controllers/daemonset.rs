@@ -5,6 +5,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use proto::object::selector::Selector;
 use proto::object::{Key, Kind};
@@ -14,7 +15,7 @@ use reconcile::{Lane, Outcome};
 use super::deployment::share;
 use super::owner;
 use super::plan::{Edit, Note, Plan, Write, letters};
-use super::pods::{self, Contact, Member, ReadySince};
+use super::pods::{self, Contact, Failures, Member, ReadySince};
 use super::replicaset::changes;
 use super::view::{Change, Now, Object, View};
 use super::{Controller, WRITES_MAX, at_once};
@@ -42,6 +43,7 @@ const TOLERATION_HOST_NETWORK: (&str, &str) = ("node.kubernetes.io/network-unava
 #[derive(Debug, Default)]
 pub struct DaemonSets {
     ready: ReadySince,
+    failures: Failures,
 }
 
 impl Controller for DaemonSets {
@@ -59,9 +61,12 @@ impl Controller for DaemonSets {
 
     fn wake(&mut self, change: &Change, view: &dyn View, _now: Now) -> Vec<(Key, Lane)> {
         let is_node = change.latest().is_some_and(|latest| latest.key.kind.as_str() == "Node");
-        if is_node {
+        if is_node && Node::changed(change) {
             let all = view.list(&KIND.into(), None).into_objects();
             return at_once(all.into_iter().map(|set| set.key));
+        }
+        if is_node {
+            return Vec::new();
         }
         super::replicaset::wake(change, view, KIND)
     }
@@ -69,6 +74,7 @@ impl Controller for DaemonSets {
     fn plan(&mut self, key: &Key, view: &dyn View, now: Now) -> Plan {
         let Some(set) = view.get(key) else {
             self.ready.forget(key);
+            self.failures.forget(key);
             return Plan::nothing();
         };
         let selector = Selector::of_labels(set.value.at(&["spec", "selector"]).unwrap_or(&Value::Null));
@@ -84,11 +90,12 @@ impl Controller for DaemonSets {
         }
         let min_ready = pods::seconds(&set.value, &["spec", "minReadySeconds"]);
         let mut contact = Contact::new(view);
-        let (members, next) = self.ready.members(key, claim.owned, &mut contact, min_ready, now);
+        let (members, mut next) = self.ready.members(key, claim.owned, &mut contact, min_ready, now);
         let rollout = Rollout::new(&set, view, members);
         let mut plan = Plan::of(Vec::new());
         if !set.is_deleting() {
-            rollout.act(&mut plan);
+            let wait = rollout.act(&mut plan, &mut self.failures, now);
+            next = next.into_iter().chain(wait).min();
         }
         plan.writes.truncate(WRITES_MAX - 1);
         plan.writes.extend(rollout.status());
@@ -147,13 +154,21 @@ impl<'a> Rollout<'a> {
         member.pod.label(HASH) == Some(&self.hash)
     }
 
-    fn act(&self, plan: &mut Plan) {
+    /// The writes, and when a failed pod that has to wait for its replacement is looked at again.
+    fn act(&self, plan: &mut Plan, failures: &mut Failures, now: Now) -> Option<Duration> {
+        let mut next: Option<Duration> = None;
         for (name, place) in &self.nodes {
-            self.settle(name, place, plan);
+            let wait = failures.wait((self.set.key.clone(), name.clone()), place.members.iter(), now);
+            if place.wanted && !wait.is_zero() {
+                next = Some(next.map_or(wait, |next| next.min(wait)));
+            } else {
+                self.settle(name, place, plan);
+            }
         }
         if self.set.value.text_at(&["spec", "updateStrategy", "type"]) != Some("OnDelete") {
             self.roll(plan);
         }
+        next
     }
 
     /// One pod where one is wanted, none elsewhere.

@@ -28,7 +28,7 @@ use crate::scheduler::Scheduler;
 use crate::store::{self, At, CommitError, Op, Scope, Store, Stored, When};
 
 /// How many keys of one controller run at once: enough to share an fsync, few enough to share the processor.
-const BUDGET: usize = 16;
+const BUDGET: usize = 64;
 
 /// How often every key is looked at again, in the slow lane.
 const RESYNC: Duration = Duration::from_secs(600);

@@ -36,7 +36,7 @@ use plan::Plan;
 use view::{Change, Now, View};
 
 /// How many writes one plan makes at most; the rest follows when the first are done.
-pub const WRITES_MAX: usize = 64;
+pub const WRITES_MAX: usize = 500;
 
 /// A controller: what wakes it and what it plans.
 pub trait Controller: Send {

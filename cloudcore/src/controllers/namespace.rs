@@ -185,7 +185,7 @@ mod tests {
         assert!(model.commit(&[Write::Create(new("shop"))]));
         let key = Key::new("Namespace", "", "shop");
         model.step(&mut spaces, &key);
-        for at in 0..100 {
+        for at in 0..WRITES_MAX + 40 {
             model.create(&format!(
                 r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"m{at}","namespace":"shop"}}}}"#
             ));

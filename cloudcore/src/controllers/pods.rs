@@ -3,12 +3,13 @@
 //! Silence is not death: a pod on a node that is not in contact is *present* and *unavailable*. It takes its place, so
 //! that nothing replaces it, and even its deletion frees that place only when the node has said that it is gone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use proto::object::{Key, Uid};
 use proto::time::Mono;
 use proto::value::Value;
+use reconcile::Backoff;
 
 use super::conditions;
 use super::view::{Now, Object, View};
@@ -139,6 +140,60 @@ impl ReadySince {
 
     pub fn forget(&mut self, owner: &Key) {
         self.owners.remove(owner);
+    }
+}
+
+/// How long the replacement of failed pods waits, so that a pod that can only fail is not made over and over.
+const REPLACE: Backoff = Backoff {
+    first: Duration::from_secs(10),
+    cap: Duration::from_secs(300),
+};
+
+/// After so long without a failure the next one is the first again.
+const FORGIVEN: Duration = Duration::from_secs(600);
+
+/// The failures of each place that a pod is made for: a ReplicaSet, a DaemonSet on one node.
+#[derive(Debug, Default)]
+pub struct Failures {
+    places: BTreeMap<(Key, String), Failing>,
+}
+
+#[derive(Debug)]
+struct Failing {
+    seen: BTreeSet<Uid>,
+    count: u32,
+    last: Mono,
+}
+
+impl Failures {
+    /// How long the next pod of a place has to wait: not after the first failure, then 10 s, doubled up to 5 minutes.
+    ///
+    /// The first that is seen is never counted: after a restart it may be an old one.
+    pub fn wait<'a>(&mut self, place: (Key, String), members: impl Iterator<Item = &'a Member>, now: Now) -> Duration {
+        let failed = members.filter(|member| phase(&member.pod.value) == "Failed");
+        let failed: BTreeSet<_> = failed.map(|member| member.pod.uid).collect();
+        let known =
+            self.places
+                .entry(place)
+                .or_insert_with(|| Failing { seen: failed.clone(), count: 0, last: now.mono });
+        if now.mono.since(known.last) >= FORGIVEN {
+            known.count = 0;
+        }
+        let fresh = failed.difference(&known.seen).count();
+        known.seen = failed;
+        if fresh > 0 {
+            known.count = known.count.saturating_add(1);
+            known.last = now.mono;
+        }
+        let full = known
+            .count
+            .checked_sub(2)
+            .map_or(Duration::ZERO, |before| REPLACE.full(before));
+        full.saturating_sub(now.mono.since(known.last))
+    }
+
+    pub fn forget(&mut self, owner: &Key) {
+        self.places.retain(|(place, _), _| place != owner);
     }
 }
 

@@ -12,7 +12,7 @@ use reconcile::{Lane, Outcome};
 
 use super::owner;
 use super::plan::{Edit, Note, Plan, Write};
-use super::pods::{self, Contact, Member, ReadySince};
+use super::pods::{self, Contact, Failures, Member, ReadySince};
 use super::view::{Change, Now, Object, View};
 use super::{Controller, WRITES_MAX, at_once, conditions};
 
@@ -31,6 +31,7 @@ const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 #[derive(Debug, Default)]
 pub struct ReplicaSets {
     ready: ReadySince,
+    failures: Failures,
 }
 
 impl Controller for ReplicaSets {
@@ -53,9 +54,10 @@ impl Controller for ReplicaSets {
     fn plan(&mut self, key: &Key, view: &dyn View, now: Now) -> Plan {
         let Some(set) = view.get(key) else {
             self.ready.forget(key);
+            self.failures.forget(key);
             return Plan::nothing();
         };
-        plan(&set, view, &mut self.ready, now)
+        plan(&set, view, self, now)
     }
 }
 
@@ -88,7 +90,7 @@ pub(crate) fn wake(change: &Change, view: &dyn View, kind: &'static str) -> Vec<
     }
 }
 
-fn plan(set: &Object, view: &dyn View, ready: &mut ReadySince, now: Now) -> Plan {
+fn plan(set: &Object, view: &dyn View, memory: &mut ReplicaSets, now: Now) -> Plan {
     let selector = Selector::of_labels(set.value.at(&["spec", "selector"]).unwrap_or(&Value::Null));
     let Ok(Some(selector)) = selector else {
         // Validation lets no such object in; without a selector nothing can be said to be its own.
@@ -98,7 +100,9 @@ fn plan(set: &Object, view: &dyn View, ready: &mut ReadySince, now: Now) -> Plan
     let claim = owner::claim(set, &selector, candidates);
     let min_ready = pods::seconds(&set.value, &["spec", "minReadySeconds"]);
     let mut contact = Contact::new(view);
-    let (members, next) = ready.members(&set.key, claim.owned, &mut contact, min_ready, now);
+    let (members, mut next) = memory
+        .ready
+        .members(&set.key, claim.owned, &mut contact, min_ready, now);
     let wanted = usize::try_from(set.value.int_at(&["spec", "replicas"]).unwrap_or(1)).unwrap_or(0);
     let mut plan = Plan::of(claim.writes);
     if !plan.writes.is_empty() {
@@ -107,7 +111,15 @@ fn plan(set: &Object, view: &dyn View, ready: &mut ReadySince, now: Now) -> Plan
         return plan;
     }
     if !set.is_deleting() {
-        scale(set, &members, wanted, &mut plan);
+        let wait = memory
+            .failures
+            .wait((set.key.clone(), String::new()), members.iter(), now);
+        let present = members.iter().filter(|member| member.is_present()).count();
+        if present < wanted && !wait.is_zero() {
+            next = Some(next.map_or(wait, |next| next.min(wait)));
+        } else {
+            scale(set, &members, wanted, &mut plan);
+        }
         plan.writes.extend(finished_past_limit(&members));
         plan.writes.truncate(WRITES_MAX - 1);
     }
@@ -281,11 +293,11 @@ mod tests {
     #[test]
     fn more_than_one_batch_comes_in_batches() {
         let (mut model, mut sets) = (Model::default(), ReplicaSets::default());
-        let key = set(&mut model, 100);
+        let key = set(&mut model, i64::try_from(WRITES_MAX).unwrap() + 40);
         let first = run(&mut model, &mut sets, &key);
         assert!(first.writes.len() <= WRITES_MAX);
         settle(&mut model, &mut sets, &key);
-        assert_eq!(model.pods("shop").len(), 100);
+        assert_eq!(model.pods("shop").len(), WRITES_MAX + 40);
         model.edit(&key, &["spec", "replicas"], 0);
         assert!(run(&mut model, &mut sets, &key).writes.len() <= WRITES_MAX);
         settle(&mut model, &mut sets, &key);
@@ -376,6 +388,27 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_that_only_fails_is_made_again_ever_more_slowly() {
+        let (mut model, mut sets) = (Model::default(), ReplicaSets::default());
+        model.node("a", true);
+        let key = set(&mut model, 1);
+        settle(&mut model, &mut sets, &key);
+        for wait_s in [0, 10, 20, 40, 80, 160, 300, 300] {
+            let pods = model.pods("shop");
+            let live = pods.iter().find(|pod| !pods::is_finished(&pod.value)).unwrap();
+            model.bind("shop", &live.key.name, "a");
+            model.report("shop", &live.key.name, "Failed", false);
+            if wait_s > 0 {
+                run(&mut model, &mut sets, &key);
+                let plan = run(&mut model, &mut sets, &key);
+                assert_eq!(plan.outcome, Outcome::Again(std::time::Duration::from_secs(wait_s)));
+                model.pass(wait_s * 1000);
+            }
+            settle(&mut model, &mut sets, &key);
+        }
+    }
+
+    #[test]
     fn finished_pods_are_kept_up_to_their_limit() {
         let (mut model, mut sets) = (Model::default(), ReplicaSets::default());
         model.node("a", true);
@@ -388,7 +421,8 @@ mod tests {
             let live = pods.iter().find(|pod| !pods::is_finished(&pod.value)).unwrap();
             model.bind("shop", &live.key.name, "a");
             model.report("shop", &live.key.name, "Failed", false);
-            model.pass(1000);
+            model.step(&mut sets, &key);
+            model.pass(300_000);
         }
     }
 

@@ -18,7 +18,7 @@ use super::view::{Change, Object, View};
 use super::{Controller, conditions, daemonset::DaemonSets};
 use crate::scheduler::Scheduler;
 
-const SEEDS: u64 = 400;
+const SEEDS: u64 = 40;
 const STEPS: usize = 250;
 const NODES: [&str; 4] = ["a", "b", "c", "d"];
 const REPLICAS: usize = 4;
@@ -324,6 +324,8 @@ impl World {
         self.image(&deployment_key(), "v9");
         self.image(&daemon_key(), "v9");
         for _ in 0..100 {
+            // Past every wait for what had failed.
+            self.model.pass(300_000);
             self.deliver(true);
             for at in 0..self.controllers.len() {
                 self.resync(at, false);

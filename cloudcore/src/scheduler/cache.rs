@@ -11,9 +11,10 @@ use proto::value::Value;
 
 use super::need::{Amounts, HostPort, Need, Taint, add, quantity};
 use crate::controllers::pods;
+use crate::controllers::view::{Change, Object};
 
 /// A node as the scheduler sees it.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Node {
     pub name: String,
     /// With what the node says about itself filled in where its owner set no label.
@@ -26,6 +27,15 @@ pub struct Node {
 }
 
 impl Node {
+    /// Whether a change of a Node changes anything that placing looks at. What nodes report otherwise wakes nobody.
+    pub fn changed(change: &Change) -> bool {
+        let facts = |node: &Option<Object>| {
+            let node = node.as_ref()?;
+            Some((node.uid, node.is_deleting(), Self::of(&node.key.name, &node.value)))
+        };
+        facts(&change.before) != facts(&change.after)
+    }
+
     pub fn of(name: &str, node: &Value) -> Self {
         let mut labels: BTreeMap<String, String> = node
             .at(&["metadata", "labels"])
@@ -144,6 +154,14 @@ pub struct Cache {
 impl Cache {
     pub fn nodes(&self) -> impl Iterator<Item = &Node> {
         self.nodes.values()
+    }
+
+    pub fn node(&self, name: &str) -> Option<&Node> {
+        self.nodes.get(name)
+    }
+
+    pub fn count(&self) -> usize {
+        self.nodes.len()
     }
 
     pub fn usage(&self, node: &str) -> Usage {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::cache::{Cache, Node, Usage};
 use super::need::Need;
-use super::plugins::{FILTERS, Refusal, SCORES};
+use super::plugins::{AFFINITY, FILTERS, Refusal, SCORES};
 
 /// What the scheduler says about a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,7 +30,21 @@ pub fn schedule(need: &Need, cache: &Cache) -> Decision {
     let mut reasons: BTreeMap<Cow<'static, str>, usize> = BTreeMap::new();
     let (mut total, mut may_fit_later) = (0usize, false);
     let nothing = Usage::default();
-    for node in cache.nodes() {
+    let named = need.named();
+    let candidates: Vec<_> = match &named {
+        // Not every node has to be asked; those that are not named all say the same.
+        Some(names) => {
+            let nodes: Vec<_> = names.iter().filter_map(|name| cache.node(name)).collect();
+            let others = cache.count() - nodes.len();
+            if others > 0 {
+                reasons.insert(Cow::Borrowed(AFFINITY), others);
+                total += others;
+            }
+            nodes
+        }
+        None => cache.nodes().collect(),
+    };
+    for node in candidates {
         total += 1;
         let usage = cache.usage_of(&node.name).unwrap_or(&nothing);
         match (refusal(need, node, usage), node.known) {

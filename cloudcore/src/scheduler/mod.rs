@@ -20,7 +20,7 @@ use crate::controllers::replicaset::changes;
 use crate::controllers::view::{Change, Now, Object, View};
 use crate::controllers::{Controller, at_once};
 
-use cache::Cache;
+use cache::{Cache, Node};
 use decision::{Decision, schedule};
 use need::Need;
 
@@ -57,7 +57,7 @@ impl Controller for Scheduler {
         let after = change.after.as_ref().map(|object| &*object.value);
         if latest.key.kind.as_str() == "Node" {
             self.cache.node_changed(&latest.key.name, after);
-            self.room = true;
+            self.room |= Node::changed(change);
             return;
         }
         if let Some(replaced) = change.before.as_ref().filter(|before| before.uid != latest.uid) {

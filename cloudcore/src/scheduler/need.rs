@@ -156,6 +156,12 @@ impl Need {
         }
     }
 
+    /// The nodes that the pod names one by one, when it names all it would go to: a daemon's pod does.
+    pub fn named(&self) -> Option<BTreeSet<&str>> {
+        let terms = self.required.as_ref().filter(|terms| !terms.is_empty())?;
+        terms.iter().map(Term::names).collect()
+    }
+
     pub fn tolerates(&self, taint: &Taint) -> bool {
         self.tolerations.iter().any(|toleration| toleration.covers(taint))
     }

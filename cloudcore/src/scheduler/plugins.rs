@@ -13,6 +13,9 @@ pub const SCORE_MAX: i64 = 100;
 /// The taint of a node that is not in contact. It is no filter here: contact decides between nodes that would all do.
 pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 
+/// What [`FILTERS`] says of a node that a pod's selector or affinity does not match.
+pub const AFFINITY: &str = "node(s) didn't match Pod's node affinity/selector";
+
 /// Why a node will not do, in Kubernetes' words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
@@ -65,7 +68,7 @@ fn node_affinity(need: &Need, node: &Node, _usage: &Usage) -> Result<(), Refusal
     if need.selector.matches_map(&node.labels) && need.required.as_ref().is_none_or(required) {
         return Ok(());
     }
-    no("node(s) didn't match Pod's node affinity/selector", true)
+    no(AFFINITY, true)
 }
 
 fn taints(need: &Need, node: &Node, _usage: &Usage) -> Result<(), Refusal> {

@@ -246,6 +246,26 @@ fn counts_of_a_message_add_up_to_the_nodes() {
 }
 
 #[test]
+fn a_pod_that_names_its_node_is_counted_like_any_other() {
+    let mut cache = cache(vec![node("a", "{}"), node("b", "{}"), node("c", "{}")]);
+    let named = r#"{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[
+        {"matchFields":[{"key":"metadata.name","operator":"In","values":["b"]}]}]}}}}"#;
+    assert_eq!(decide(&cache, named), "b");
+    for uid in 1..=3 {
+        place(&mut cache, uid, "b", "{}");
+    }
+    assert_eq!(
+        decide(&cache, named),
+        "0/3 nodes are available: 1 Too many pods, 2 node(s) didn't match Pod's node affinity/selector."
+    );
+    cache.node_changed("b", None);
+    assert_eq!(
+        decide(&cache, named),
+        "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector."
+    );
+}
+
+#[test]
 fn the_better_node_wins() {
     let mut emptier = cache(vec![node("a", "{}"), node("b", "{}")]);
     place(&mut emptier, 1, "a", &asks("1"));
