@@ -47,6 +47,7 @@ impl Controller for EndpointSlices {
         };
         let mut keys = match latest.key.kind.as_str() {
             "Service" => vec![latest.key.clone()],
+            "Pod" if facts(change.before.as_ref()) == facts(change.after.as_ref()) => return Vec::new(),
             "Pod" => selecting(change.states(), &latest.key.namespace, view),
             "Node" => {
                 let unknown = |node: Option<&Object>| node.is_none_or(|node| pods::is_unknown(&node.value));
@@ -76,6 +77,24 @@ impl Controller for EndpointSlices {
         };
         plan(&service, view)
     }
+}
+
+/// What of a pod an endpoint shows.
+fn facts(pod: Option<&Object>) -> Option<impl PartialEq + use<'_>> {
+    let pod = pod?;
+    let paths: [&[&str]; 7] = [
+        &["metadata", "uid"],
+        &["metadata", "labels"],
+        &["metadata", "deletionTimestamp"],
+        &["spec", "nodeName"],
+        &["status", "podIP"],
+        &["status", "podIPs"],
+        &["status", "phase"],
+    ];
+    Some((
+        paths.map(|path| pod.value.at(path)),
+        conditions::status(&pod.value, "Ready"),
+    ))
 }
 
 /// The services of the namespace that select one of these states of a pod.

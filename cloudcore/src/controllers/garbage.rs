@@ -89,17 +89,18 @@ impl Controller for Garbage {
         let Some(latest) = change.latest() else {
             return Vec::new();
         };
+        // What a pod reports, say, changes nothing here.
+        if ties(change.before.as_ref()) == ties(change.after.as_ref()) {
+            return Vec::new();
+        }
         let mut keys = BTreeSet::new();
         // The owners look again whether they may go; its dependents whether they must.
         keys.extend(change.states().flat_map(owners).filter_map(|owner| owner.key));
         if change.after.as_ref().is_none_or(Object::is_deleting) {
             keys.extend(self.dependents.get(&latest.uid).into_iter().flatten().cloned());
         }
-        if change
-            .after
-            .as_ref()
-            .is_some_and(|after| after.is_deleting() || owners(after).next().is_some())
-        {
+        let after = change.after.as_ref();
+        if after.is_some_and(|after| after.is_deleting() || owners(after).next().is_some()) {
             keys.insert(latest.key.clone());
         }
         if change.after.is_none() && latest.key.kind.as_str() == "Node" {
@@ -125,6 +126,13 @@ impl Controller for Garbage {
         }
         dependent(&object, view)
     }
+}
+
+/// What of an object can change who must go or may go.
+fn ties(object: Option<&Object>) -> Option<[Option<&Value>; 4]> {
+    let object = object?;
+    let fields = ["ownerReferences", "deletionTimestamp", "finalizers", "uid"];
+    Some(fields.map(|field| object.value.at(&["metadata", field])))
 }
 
 #[derive(Debug)]
@@ -243,9 +251,14 @@ impl Garbage {
     /// Ends a pod whose node was deleted: an admin's act, unlike silence, and nobody is left to end the pod.
     fn stranded(&mut self, pod: &Object, view: &dyn View, now: Now) -> Option<Plan> {
         let node = pods::node(&pod.value).filter(|_| pod.key.kind.as_str() == "Pod")?;
-        // The proof is a whole list of nodes, not one look at one key.
-        let nodes = view.list(&Kind::from("Node"), None);
-        if nodes.objects().iter().any(|one| one.key.name == node) {
+        // Most nodes are there, which one look can say. That one is not there, only a whole list of nodes may say.
+        let there = view.get(&Key::new("Node", "", node)).is_some()
+            || view
+                .list(&Kind::from("Node"), None)
+                .objects()
+                .iter()
+                .any(|one| one.key.name == node);
+        if there {
             self.stranded.remove(&pod.uid);
             return None;
         }

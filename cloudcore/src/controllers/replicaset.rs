@@ -198,7 +198,7 @@ fn status(set: &Object, members: &[Member]) -> Option<Write> {
     let template = Selector::of_map(labels);
     let counted: Vec<_> = members.iter().filter(|member| member.is_present()).collect();
     let count = |test: &dyn Fn(&Member) -> bool| counted.iter().filter(|member| test(member)).count();
-    let mut edits = vec![
+    let edits = vec![
         // Kubernetes always writes this one, also when it is zero.
         Edit::set(
             &["status", "replicas"],
@@ -218,9 +218,6 @@ fn status(set: &Object, members: &[Member]) -> Option<Write> {
         ),
         Edit::set(&["status", "observedGeneration"], set.generation()),
     ];
-    if conditions::get(&set.value, "ReplicaFailure").is_some() {
-        edits.push(Edit::remove(&["status", "conditions"]));
-    }
     changes(set, edits)
 }
 

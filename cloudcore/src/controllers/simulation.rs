@@ -18,8 +18,10 @@ use super::view::{Change, Object, View};
 use super::{Controller, conditions, daemonset::DaemonSets};
 use crate::scheduler::Scheduler;
 
-const SEEDS: u64 = 40;
+const SEEDS: u64 = 20;
 const STEPS: usize = 250;
+/// How often everybody may wake everybody before they must be done.
+const TURNS_MAX: usize = 200;
 const NODES: [&str; 4] = ["a", "b", "c", "d"];
 const REPLICAS: usize = 4;
 const SURGE: usize = 1;
@@ -34,6 +36,8 @@ struct World {
     /// Something outside took availability away after a decision that is not carried out yet: what was right when it
     /// was decided may look wrong now.
     overtaken: bool,
+    /// The most pods that there may be: a smaller number of replicas counts once the pods have followed.
+    limit: usize,
     log: Vec<String>,
 }
 
@@ -79,6 +83,7 @@ impl World {
             queues: controllers.iter().map(|_| VecDeque::new()).collect(),
             controllers,
             overtaken: false,
+            limit: REPLICAS + SURGE,
             log: Vec::new(),
         }
     }
@@ -143,7 +148,8 @@ impl World {
                 self.queues[at].push_back(key);
             }
             self.deletions(&before);
-        } else if let reconcile::Outcome::Again(_) = plan.outcome {
+        } else if crashes && let reconcile::Outcome::Again(_) = plan.outcome {
+            // While healing, time passes between rounds, and each round looks at every key.
             self.queues[at].push_back(key);
         }
         self.deliver(!crashes);
@@ -204,7 +210,7 @@ impl World {
             .filter(|pod| !pods::is_finished(&pod.value) && self.is_silent(pod))
             .count();
         let took_available = taken.iter().any(|pod| self.is_available(pod));
-        let floor = (REPLICAS - UNAVAILABLE).saturating_sub(held);
+        let floor = (self.replicas() - UNAVAILABLE).saturating_sub(held);
         assert!(
             self.overtaken || !took_available || now >= floor,
             "{now} available, the floor is {floor}\n{}",
@@ -216,7 +222,7 @@ impl World {
     fn trouble(&mut self) {
         self.overtaken = true;
         let web: Vec<_> = self.active("web");
-        match self.random.number() % 9 {
+        match self.random.number() % 10 {
             0 => {
                 let node = self.pick(&NODES).unwrap();
                 self.log.push(format!("{node} falls silent"));
@@ -252,9 +258,28 @@ impl World {
                     self.model.delete("shop", &pod);
                 }
             }
+            7 => {
+                let replicas = 2 + self.random.number() % 3;
+                self.log.push(format!("{replicas} replicas"));
+                self.scale(usize::try_from(replicas).unwrap());
+            }
             _ => self.model.pass(1000),
         }
         self.deliver(false);
+    }
+
+    fn replicas(&self) -> usize {
+        let deployment = self.model.get(&deployment_key()).unwrap();
+        usize::try_from(deployment.value.int_at(&["spec", "replicas"]).unwrap()).unwrap()
+    }
+
+    fn scale(&mut self, replicas: usize) {
+        self.limit = self.limit.max(replicas + SURGE);
+        self.model.edit(
+            &deployment_key(),
+            &["spec", "replicas"],
+            i64::try_from(replicas).unwrap(),
+        );
     }
 
     fn image(&mut self, key: &Key, image: &str) {
@@ -285,11 +310,27 @@ impl World {
         })
     }
 
+    /// The pods there are, and those that a ReplicaSet was told to have.
+    fn places(&self) -> usize {
+        let web = self.active("web");
+        let sets = self.model.list(&"ReplicaSet.apps".into(), None).into_objects();
+        let of = |set: &Object| {
+            let own = web
+                .iter()
+                .filter(|pod| super::owner::controller_uid(&pod.value) == Some(set.uid))
+                .count();
+            let wanted = set.value.int_at(&["spec", "replicas"]).unwrap_or(0);
+            own.max(usize::try_from(wanted).unwrap())
+        };
+        sets.iter().map(of).sum()
+    }
+
     /// What holds after every step, whatever happens.
     fn check(&mut self) {
         self.overtaken &= self.is_shrinking();
         let active = self.active("web");
-        let limit = REPLICAS + SURGE;
+        self.limit = (self.replicas() + SURGE).max(self.limit.min(self.places()));
+        let limit = self.limit;
         assert!(
             active.len() <= limit,
             "{} pods of at most {limit}\n{}",
@@ -321,6 +362,7 @@ impl World {
         for node in NODES {
             self.model.node(node, true);
         }
+        self.scale(REPLICAS);
         self.image(&deployment_key(), "v9");
         self.image(&daemon_key(), "v9");
         for _ in 0..100 {
@@ -331,7 +373,10 @@ impl World {
                 self.resync(at, false);
             }
             let revision = self.model.list(&"Pod".into(), None).revision();
+            let mut turns = 0;
             while self.queues.iter().any(|queue| !queue.is_empty()) {
+                turns += 1;
+                assert!(turns < TURNS_MAX, "they keep each other busy\n{}", self.log.join("\n"));
                 let before: usize = self.queues.iter().map(VecDeque::len).sum();
                 for _ in 0..before {
                     self.look(false);
