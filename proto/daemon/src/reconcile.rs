@@ -139,7 +139,7 @@ mod tests {
 
     /// Tokio's paused clock as the daemon's.
     fn clock() -> impl Fn() -> Mono + Clone {
-        let now = tokio::time::Instant::now;
+        let now = || tokio::time::sleep(Duration::ZERO).deadline();
         let start = now();
         move || Mono(u64::try_from((now() - start).as_millis()).unwrap())
     }

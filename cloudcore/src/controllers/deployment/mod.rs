@@ -241,11 +241,19 @@ impl Deployments {
 fn act(deployment: &Object, current: &mut Option<Set>, old: &[Set], view: &dyn View, plan: &mut Plan) {
     let budget = rolling::Budget::of(&deployment.value);
     let paused = deployment.value.flag_at(&["spec", "paused"]);
-    if let Some(targets) = rolling::rescale(&budget, current.as_ref(), old) {
+    if let Some(rescale) = rolling::rescale(&budget, current.as_ref(), old) {
         let all = current.iter().chain(old);
-        for (set, target) in all.zip(targets) {
-            plan.writes
-                .extend(scale(deployment, &budget, set, target, false, &mut plan.notes));
+        for (set, target) in all.zip(rescale.sizes) {
+            let edits = if rescale.whole {
+                scaling(&budget, set, target, false)
+            } else {
+                // The annotations still say the old number, so the rest follows.
+                vec![Edit::set(&["spec", "replicas"], int(target))]
+            };
+            if target != set.counts.wanted {
+                plan.notes.push(scaled(deployment, set, target));
+            }
+            plan.writes.extend(changes(&set.object, edits));
         }
         return;
     }
@@ -282,7 +290,7 @@ fn act(deployment: &Object, current: &mut Option<Set>, old: &[Set], view: &dyn V
     plan.writes.extend(changes(&current.object, edits));
     for (set, target) in old.iter().zip(step.old) {
         plan.writes
-            .extend(scale(deployment, &budget, set, target, true, &mut plan.notes));
+            .extend(scale(deployment, &budget, set, target, &mut plan.notes));
     }
     plan.writes.extend(revision::expired(deployment, old));
 }
@@ -293,15 +301,13 @@ fn scale(
     budget: &rolling::Budget,
     set: &Set,
     target: usize,
-    spare: bool,
     notes: &mut Vec<Note>,
 ) -> Option<Write> {
-    if target != set.counts.wanted {
-        notes.push(scaled(deployment, set, target));
-    } else if spare {
+    if target == set.counts.wanted {
         return None;
     }
-    changes(&set.object, scaling(budget, set, target, spare))
+    notes.push(scaled(deployment, set, target));
+    changes(&set.object, scaling(budget, set, target, true))
 }
 
 fn scaling(budget: &rolling::Budget, set: &Set, target: usize, spare: bool) -> Vec<Edit> {

@@ -127,9 +127,17 @@ fn shrink(budget: &Budget, current: &Counts, old: &[Counts]) -> Vec<usize> {
     sizes
 }
 
+/// The sizes after `spec.replicas` was changed, in the order current, then old.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Rescale {
+    pub(super) sizes: Vec<usize>,
+    /// Whether that is all: pods that are still to end can be in the way of new ones.
+    pub(super) whole: bool,
+}
+
 /// The sizes after `spec.replicas` was changed, when the annotations say that it was: all ReplicaSets with pods keep
-/// their shares. In the order current, then old; `None` when nothing was changed.
-pub(super) fn rescale(budget: &Budget, current: Option<&Set>, old: &[Set]) -> Option<Vec<usize>> {
+/// their shares. `None` when nothing was changed.
+pub(super) fn rescale(budget: &Budget, current: Option<&Set>, old: &[Set]) -> Option<Rescale> {
     let all: Vec<_> = current.into_iter().chain(old).collect();
     let changed = |set: &&Set| {
         let desired = set
@@ -145,18 +153,42 @@ pub(super) fn rescale(budget: &Budget, current: Option<&Set>, old: &[Set]) -> Op
     let active = sizes.iter().filter(|size| **size > 0).count();
     let rolled =
         current.is_some_and(|set| set.counts.wanted == set.counts.available && set.counts.wanted >= desired(set));
-    if active == 1 || budget.recreate || rolled {
-        let main = sizes.iter().position(|size| *size > 0)?;
-        let main = if rolled { 0 } else { main };
+    let targets = if active == 1 || budget.recreate || rolled {
+        let main = if rolled {
+            0
+        } else {
+            sizes.iter().position(|size| *size > 0)?
+        };
         let keep = |at: usize| if at == main { budget.replicas } else { 0 };
-        return Some((0..sizes.len()).map(keep).collect());
-    }
-    let allowed = if budget.replicas == 0 {
-        0
+        (0..sizes.len()).map(keep).collect()
     } else {
-        budget.replicas + budget.surge
+        let allowed = if budget.replicas == 0 {
+            0
+        } else {
+            budget.replicas + budget.surge
+        };
+        proportions(&sizes, allowed)
     };
-    Some(proportions(&sizes, allowed))
+    let counts: Vec<_> = all.iter().map(|set| set.counts).collect();
+    Some(within(budget, &counts, targets))
+}
+
+/// Takes growth back where pods that are there, wanted or not, already take the places.
+fn within(budget: &Budget, counts: &[Counts], mut sizes: Vec<usize>) -> Rescale {
+    let places: usize = sizes
+        .iter()
+        .zip(counts)
+        .map(|(size, counts)| counts.present.max(*size))
+        .sum();
+    let mut excess = places.saturating_sub(budget.replicas + budget.surge);
+    let mut whole = true;
+    for (size, counts) in sizes.iter_mut().zip(counts) {
+        let back = size.saturating_sub(counts.wanted.max(counts.present)).min(excess);
+        *size -= back;
+        excess -= back;
+        whole &= back == 0;
+    }
+    Rescale { sizes, whole }
 }
 
 fn desired(set: &Set) -> usize {
@@ -297,6 +329,18 @@ mod tests {
             "a silent one may still run"
         );
         assert_eq!(step(&budget, &Counts::default(), &[counts(0, 0, 0, 0)]).current, 3);
+    }
+
+    #[test]
+    fn a_rescale_waits_for_the_places_of_pods_that_are_to_end() {
+        let check = |counts: &[Counts], targets: &[usize], sizes: &[usize], whole| {
+            let rescale = within(&budget(4, 1, 1), counts, targets.to_vec());
+            assert_eq!((rescale.sizes.as_slice(), rescale.whole), (sizes, whole));
+        };
+        check(&[counts(2, 2, 0, 2), counts(1, 1, 0, 1)], &[4, 1], &[4, 1], true);
+        check(&[counts(2, 2, 0, 2), counts(1, 2, 0, 2)], &[4, 1], &[3, 1], false);
+        // What is there already is not taken back here.
+        check(&[counts(7, 7, 0, 7)], &[4], &[4], true);
     }
 
     #[test]
