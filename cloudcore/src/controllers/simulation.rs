@@ -362,6 +362,8 @@ impl World {
         for node in NODES {
             self.model.node(node, true);
         }
+        // A new floor, for which what is under way was not decided.
+        self.overtaken = true;
         self.scale(REPLICAS);
         self.image(&deployment_key(), "v9");
         self.image(&daemon_key(), "v9");

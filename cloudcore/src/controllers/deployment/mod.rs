@@ -1,7 +1,7 @@
 //! Deployments: a ReplicaSet per template, and the way from one to the next.
 //!
-//! The decisions are in [`rolling`] (how many pods each ReplicaSet may have), [`revision`] (which ReplicaSet is the
-//! current one, the history) and [`status`]; this file puts them together.
+//! The decisions are in `rolling` (how many pods each ReplicaSet may have), `revision` (which ReplicaSet is the
+//! current one, the history) and `status`; this file puts them together.
 //!
 //! Pods on silent nodes hold their places: a rollout counts them, leaves them alone, goes on with the others and says
 //! how many wait.
