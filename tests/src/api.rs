@@ -5,6 +5,7 @@ use std::time::Duration;
 use cloudcore::api::Limits;
 use cloudcore::api::codec::BODY_BYTES_MAX;
 use cloudcore::api::seams::Contact;
+use cloudcore::store::{Config, HistoryLimits};
 use hyper::{Method, StatusCode};
 use proto::time::Wall;
 use proto::value::{Value, json};
@@ -23,7 +24,7 @@ async fn start() -> (TempDir, ApiServer, Client) {
 
 async fn start_with(limits: Limits) -> (TempDir, ApiServer, Client) {
     let folder = tempfile::tempdir().unwrap();
-    let server = ApiServer::start_with(folder.path(), "127.0.0.1:0", limits)
+    let server = ApiServer::start_with(Config::new(folder.path()), "127.0.0.1:0", limits)
         .await
         .unwrap();
     let client = server.client(TOKEN).unwrap();
@@ -80,6 +81,67 @@ async fn nothing_is_open_without_credentials() {
         send(&client, Method::POST, "/api/v1/configmaps", map("a")).await.status,
         StatusCode::METHOD_NOT_ALLOWED
     );
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_certificate_is_as_good_as_a_token() {
+    let (_folder, server, _) = start().await;
+    let status = async |identity, headers: &[(String, String)]| {
+        let client = Client::with_certificate(&server.url(), server.authority.clone(), identity).unwrap();
+        client.call(&Method::GET, MAPS, headers, "").await.unwrap().status
+    };
+    assert_eq!(status(server.admin.clone(), &[]).await, StatusCode::OK);
+    assert_eq!(status(server.stranger.clone(), &[]).await, StatusCode::UNAUTHORIZED);
+    let wrong = [("Authorization".to_owned(), "Bearer wrong".to_owned())];
+    assert_eq!(status(server.admin.clone(), &wrong).await, StatusCode::UNAUTHORIZED);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_compacted_is_gone_and_said_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = Config::new(folder.path());
+    config.history = HistoryLimits { age: Duration::ZERO, writes: 4, ..HistoryLimits::default() };
+    let server = ApiServer::start_with(config, "127.0.0.1:0", Limits::default())
+        .await
+        .unwrap();
+    let client = server.client(TOKEN).unwrap();
+    send(&client, Method::POST, MAPS, map("a")).await;
+    send(&client, Method::POST, MAPS, map("b")).await;
+    let page = value(&send(&client, Method::GET, &format!("{MAPS}?limit=1"), "").await);
+    let old = page.text_at(&["metadata", "resourceVersion"]).unwrap().to_owned();
+    let token = page.text_at(&["metadata", "continue"]).unwrap().to_owned();
+    for at in 0..500 {
+        if server.store.oldest().0 > old.parse::<u64>().unwrap() {
+            break;
+        }
+        send(&client, Method::POST, MAPS, map(&format!("m{at}"))).await;
+    }
+    let mut watch = client
+        .lines(&format!("{MAPS}?watch=true&resourceVersion={old}"), &[])
+        .await
+        .unwrap();
+    assert_eq!(watch.status, StatusCode::OK);
+    let event = next(&mut watch).await;
+    assert_eq!(event.text_at(&["type"]), Some("ERROR"));
+    assert_eq!(event.text_at(&["object", "reason"]), Some("Expired"));
+    assert_eq!(watch.next(SOON).await.unwrap(), None);
+    let path = format!("{MAPS}?resourceVersion={old}&resourceVersionMatch=Exact");
+    assert_eq!(send(&client, Method::GET, &path, "").await.status, StatusCode::GONE);
+    let gone = send(&client, Method::GET, &format!("{MAPS}?limit=1&continue={token}"), "").await;
+    assert_eq!(gone.status, StatusCode::GONE);
+    let inconsistent = value(&gone).text_at(&["metadata", "continue"]).unwrap().to_owned();
+    let rest = value(
+        &send(
+            &client,
+            Method::GET,
+            &format!("{MAPS}?limit=1&continue={inconsistent}"),
+            "",
+        )
+        .await,
+    );
+    assert_eq!(rest.text_at(&["items", "0", "metadata", "name"]), Some("b"));
     server.stop().await;
 }
 

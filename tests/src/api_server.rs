@@ -13,9 +13,10 @@ use cloudcore::api::seams::{Contact, LogOptions, LogStream, Logs, LogsError, Ses
 use cloudcore::api::{Api, Limits, Listener, serve};
 use cloudcore::store::{Config, Store, Stored};
 use hyper::{Method, StatusCode};
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use rustls::ServerConfig;
+use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -34,18 +35,27 @@ pub struct ApiServer {
     pub address: SocketAddr,
     pub authority: CertificateDer<'static>,
     pub authority_pem: String,
+    /// A client certificate that may everything, with its key.
+    pub admin: (CertificateDer<'static>, Vec<u8>),
+    /// One of the same CA that nobody knows.
+    pub stranger: (CertificateDer<'static>, Vec<u8>),
     pub store: Store,
     pub nodes: Arc<Nodes>,
     tasks: JoinSet<()>,
     stop: CancellationToken,
 }
 
-/// Admits the two tokens.
-struct Tokens;
+/// Admits the two tokens, and one certificate.
+struct Tokens {
+    admin: CertificateDer<'static>,
+}
 
 impl Authenticate for Tokens {
-    fn certificate(&self, _: &[CertificateDer<'static>]) -> Option<User> {
-        None
+    fn certificate(&self, chain: &[CertificateDer<'static>]) -> Option<User> {
+        (chain.first() == Some(&self.admin)).then(|| User {
+            name: "admin".to_owned(),
+            groups: vec!["system:masters".to_owned()],
+        })
     }
 
     fn token(&self, token: &str) -> Option<User> {
@@ -118,16 +128,17 @@ impl ApiServer {
     }
 
     pub async fn start_at(folder: &Path, address: &str) -> anyhow::Result<Self> {
-        Self::start_with(folder, address, Limits::default()).await
+        Self::start_with(Config::new(folder), address, Limits::default()).await
     }
 
-    pub async fn start_with(folder: &Path, address: &str, limits: Limits) -> anyhow::Result<Self> {
-        let (tls, authority, authority_pem) = throwaway().context("making certificates")?;
-        let store = Store::open(Config::new(folder)).context("opening the store")?;
+    /// Starts a server over a store of one's own making, with limits of one's own.
+    pub async fn start_with(config: Config, address: &str, limits: Limits) -> anyhow::Result<Self> {
+        let certificates = Certificates::throwaway().context("making certificates")?;
+        let store = Store::open(config).context("opening the store")?;
         let nodes = Arc::new(Nodes::default());
         let api = Api::new(
             store.clone(),
-            Arc::new(Tokens),
+            Arc::new(Tokens { admin: certificates.admin.0.clone() }),
             Arc::<Nodes>::clone(&nodes),
             Arc::<Nodes>::clone(&nodes),
             vec![echo()],
@@ -138,8 +149,19 @@ impl ApiServer {
         let address = socket.local_addr().context("reading the address")?;
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
+        let tls = certificates.tls;
         tasks.spawn(serve(Listener { socket, tls }, api, stop.clone()));
-        Ok(Self { address, authority, authority_pem, store, nodes, tasks, stop })
+        Ok(Self {
+            address,
+            authority: certificates.authority,
+            authority_pem: certificates.authority_pem,
+            admin: certificates.admin,
+            stranger: certificates.stranger,
+            store,
+            nodes,
+            tasks,
+            stop,
+        })
     }
 
     pub fn url(&self) -> String {
@@ -176,23 +198,51 @@ fn echo() -> Page {
     }
 }
 
-fn throwaway() -> anyhow::Result<(Arc<ServerConfig>, CertificateDer<'static>, String)> {
-    let key = KeyPair::generate()?;
-    let mut params = CertificateParams::new(Vec::new())?;
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let authority = params.self_signed(&key)?;
-    let issuer = Issuer::new(params, key);
-    let server_key = KeyPair::generate()?;
-    let names = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
-    let server = CertificateParams::new(names)?.signed_by(&server_key, &issuer)?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut tls = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_no_client_auth()
-        .with_single_cert(
-            vec![server.der().clone()],
-            PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(server_key.serialize_der())),
-        )?;
-    tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok((Arc::new(tls), authority.der().clone(), authority.pem()))
+/// What a server and its clients need, made anew for each server.
+struct Certificates {
+    tls: Arc<ServerConfig>,
+    authority: CertificateDer<'static>,
+    authority_pem: String,
+    admin: (CertificateDer<'static>, Vec<u8>),
+    stranger: (CertificateDer<'static>, Vec<u8>),
+}
+
+impl Certificates {
+    fn throwaway() -> anyhow::Result<Self> {
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::new(Vec::new())?;
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority = params.self_signed(&key)?;
+        let issuer = Issuer::new(params, key);
+        let client = || -> anyhow::Result<(CertificateDer<'static>, Vec<u8>)> {
+            let key = KeyPair::generate()?;
+            let mut params = CertificateParams::new(Vec::new())?;
+            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+            Ok((params.signed_by(&key, &issuer)?.der().clone(), key.serialize_der()))
+        };
+        let server_key = KeyPair::generate()?;
+        let names = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
+        let server = CertificateParams::new(names)?.signed_by(&server_key, &issuer)?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut roots = RootCertStore::empty();
+        roots.add(authority.der().clone())?;
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+            .allow_unauthenticated()
+            .build()?;
+        let mut tls = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(
+                vec![server.der().clone()],
+                PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(server_key.serialize_der())),
+            )?;
+        tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Self {
+            tls: Arc::new(tls),
+            admin: client()?,
+            stranger: client()?,
+            authority: authority.der().clone(),
+            authority_pem: authority.pem(),
+        })
+    }
 }

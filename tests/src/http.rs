@@ -8,7 +8,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
@@ -51,8 +51,26 @@ impl Drop for Lines {
 }
 
 impl Client {
-    /// `url` is `https://host:port`.
+    /// `url` is `https://host:port`; an empty token is not sent.
     pub fn new(url: &str, token: &str, authority: CertificateDer<'static>) -> anyhow::Result<Self> {
+        Self::build(url, token, authority, None)
+    }
+
+    /// A client with a certificate and its key instead of a token.
+    pub fn with_certificate(
+        url: &str,
+        authority: CertificateDer<'static>,
+        (certificate, key): (CertificateDer<'static>, Vec<u8>),
+    ) -> anyhow::Result<Self> {
+        Self::build(url, "", authority, Some((certificate, key)))
+    }
+
+    fn build(
+        url: &str,
+        token: &str,
+        authority: CertificateDer<'static>,
+        identity: Option<(CertificateDer<'static>, Vec<u8>)>,
+    ) -> anyhow::Result<Self> {
         let host = url
             .strip_prefix("https://")
             .context("the URL has to begin with https://")?;
@@ -62,8 +80,15 @@ impl Client {
         let tls = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .context("choosing TLS versions")?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+            .with_root_certificates(roots);
+        let tls = match identity {
+            None => tls.with_no_client_auth(),
+            Some((certificate, key)) => {
+                let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key));
+                tls.with_client_auth_cert(vec![certificate], key)
+                    .context("the client's certificate")?
+            }
+        };
         Ok(Self {
             authority: host.trim_end_matches('/').to_owned(),
             token: token.to_owned(),
