@@ -1,4 +1,6 @@
-//! Edgehold's cloud core: desired state, the Kubernetes-compatible API, the hub that nodes connect to.
+//! The cloud core: what should be, the API to say so, and the hub that tells the nodes.
 
 pub mod api;
+pub mod hub;
+pub mod pki;
 pub mod store;

@@ -3,8 +3,9 @@
 //! A projection leaves out what a node has no use for and what the node itself writes, so that its own status never
 //! comes back to it. Only projections enter deltas and digests.
 
+use proto::digest;
 use proto::object::{Key, Uid};
-use proto::value::{Map, Value, canonical};
+use proto::value::{Map, Value};
 
 /// Labels of a Node that the node sets itself: they say what the machine is, and no view sends them back.
 pub const NODE_LABELS: [&str; 5] = [
@@ -30,6 +31,8 @@ pub fn reaches_nodes(kind: &str) -> bool {
 }
 
 /// What a node may get of an object; `None` for kinds that no node ever gets.
+///
+/// Kind, namespace, name and uid are no part of it: they stand beside it, in the key of its entry.
 pub fn project(object: &Value) -> Option<Value> {
     let kind = proto::object::Kind::of(object)?;
     if !reaches_nodes(kind.as_str()) {
@@ -39,8 +42,16 @@ pub fn project(object: &Value) -> Option<Value> {
         return None;
     };
     fields.remove("status");
+    fields.remove("kind");
     if let Some(Value::Map(metadata)) = fields.get_mut("metadata") {
-        for field in ["managedFields", "resourceVersion", "selfLink"] {
+        for field in [
+            "managedFields",
+            "name",
+            "namespace",
+            "resourceVersion",
+            "selfLink",
+            "uid",
+        ] {
             metadata.remove(field);
         }
         without(metadata, "annotations", &[LAST_APPLIED]);
@@ -63,19 +74,9 @@ fn without(outer: &mut Map, inner: &str, fields: &[&str]) {
     }
 }
 
-/// The hash of an entry: BLAKE3-128 over the canonical form of `[kind, namespace, name, uid, projection]`.
+/// The hash of an entry, as both ends of a session compute it.
 pub fn entry_hash(key: &Key, uid: Uid, projection: &Value) -> EntryHash {
-    let entry = Value::List(vec![
-        key.kind.as_str().into(),
-        key.namespace.as_str().into(),
-        key.name.as_str().into(),
-        Value::Bytes(uid.0.to_vec()),
-        projection.clone(),
-    ]);
-    let mut hash = EntryHash::default();
-    let whole = blake3::hash(&canonical::encode(&entry));
-    hash.copy_from_slice(&whole.as_bytes()[..16]);
-    hash
+    digest::EntryHash::of(key, uid, projection).0
 }
 
 #[cfg(test)]
@@ -97,14 +98,14 @@ mod tests {
                 "annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{}","keep":"1"}},
                 "spec":{"nodeName":"n"},"status":{"phase":"Running"}}"#,
             Some(
-                r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","uid":"u","generation":2,
+                r#"{"apiVersion":"v1","metadata":{"generation":2,
                 "labels":{"app":"a"},"annotations":{"keep":"1"}},"spec":{"nodeName":"n"}}"#,
             ),
         );
         check(
             r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a",
                 "annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{}"}},"data":{"status":"x"}}"#,
-            Some(r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"},"data":{"status":"x"}}"#),
+            Some(r#"{"apiVersion":"v1","metadata":{},"data":{"status":"x"}}"#),
         );
     }
 
@@ -114,13 +115,14 @@ mod tests {
             r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"n","labels":{"kubernetes.io/arch":"arm64",
                 "kubernetes.io/hostname":"n","site":"x"}},"spec":{"unschedulable":true},"status":{"addresses":[]}}"#,
             Some(
-                r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"n","labels":{"site":"x"}},
+                r#"{"apiVersion":"v1","metadata":{"labels":{"site":"x"}},
                 "spec":{"unschedulable":true}}"#,
             ),
         );
         // The same labels mean nothing special on anything else.
         let pod = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"labels":{"kubernetes.io/arch":"arm64"}}}"#;
-        check(pod, Some(pod));
+        let projection = r#"{"apiVersion":"v1","metadata":{"labels":{"kubernetes.io/arch":"arm64"}}}"#;
+        check(pod, Some(projection));
     }
 
     #[test]

@@ -6,8 +6,8 @@ use cloudcore::api::kinds;
 use cloudcore::api::path::{Route, route};
 use proto::value::json;
 
-use crate::api_server::{ApiServer, TOKEN};
-use crate::replay::replay;
+use tests::api_server::{ApiServer, TOKEN};
+use tests::replay::replay;
 
 fn folder() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"))

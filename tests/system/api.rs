@@ -11,8 +11,8 @@ use proto::time::Wall;
 use proto::value::{Value, json};
 use tempfile::TempDir;
 
-use crate::api_server::{ApiServer, NODE_TOKEN, TOKEN};
-use crate::http::{Answer, Client};
+use tests::api_server::{ApiServer, NODE_TOKEN, TOKEN};
+use tests::http::{Answer, Client};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -48,7 +48,7 @@ fn map(name: &str) -> String {
     format!(r#"{{"metadata":{{"name":"{name}"}}}}"#)
 }
 
-async fn next(lines: &mut crate::http::Lines) -> Value {
+async fn next(lines: &mut tests::http::Lines) -> Value {
     json::parse(&lines.next(SOON).await.unwrap().expect("an event")).unwrap()
 }
 

@@ -12,7 +12,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::api_server::{ApiServer, TOKEN};
+use tests::api_server::{ApiServer, TOKEN};
 
 const ANSWER: Duration = Duration::from_secs(30);
 
