@@ -4,9 +4,11 @@
 //! is for the process to say, through [`Authenticate`]; this module only reads what came over the wire.
 
 use rustls::pki_types::CertificateDer;
+use tracing::debug;
 
 use super::path::Target;
 use super::status::{About, Refusal};
+use crate::pki::{Caller, Callers};
 
 /// Nodes: what they may do, they do over their session.
 pub const NODES: &str = "system:nodes";
@@ -26,6 +28,27 @@ pub trait Authenticate: Send + Sync + 'static {
 
     /// Whose bearer token this is.
     fn token(&self, token: &str) -> Option<User>;
+}
+
+/// Certificates of our own CA are all that is needed; tokens are for whoever adds them.
+impl Authenticate for Callers {
+    fn certificate(&self, chain: &[CertificateDer<'static>]) -> Option<User> {
+        match self.identify(chain) {
+            Ok(Caller::Person { name, groups }) => Some(User { name, groups }),
+            Ok(Caller::Node(node)) => Some(User {
+                name: node.enrolment.to_string(),
+                groups: vec![NODES.to_owned()],
+            }),
+            Err(error) => {
+                debug!(%error, "a certificate was not recognised");
+                None
+            }
+        }
+    }
+
+    fn token(&self, _: &str) -> Option<User> {
+        None
+    }
 }
 
 /// Who sent a request with this `Authorization` header over a connection with this certificate. A token wins; one that

@@ -224,7 +224,7 @@ impl Call {
     fn refused(&self, error: &CommitError, name: &str) -> Refusal {
         match error {
             CommitError::Exists(_) => Refusal::already_exists(self.resource(name)),
-            CommitError::NotFound(_) | CommitError::NoSuchUid(_) => Refusal::not_found(self.resource(name)),
+            CommitError::NotFound(_) => Refusal::not_found(self.resource(name)),
             CommitError::Conflict { .. } | CommitError::Uid { .. } | CommitError::Record { .. } => {
                 Refusal::modified(self.resource(name))
             }
