@@ -1,1 +1,5 @@
 //! What the tests share: builders, fakes and ways to wait for a condition.
+
+pub mod api_server;
+pub mod http;
+pub mod replay;

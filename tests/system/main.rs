@@ -1,4 +1,10 @@
 //! Whole paths through the real code, on real sockets, processes and daemons.
 
 #[cfg(test)]
+mod api;
+#[cfg(test)]
+mod corpus;
+#[cfg(test)]
 mod enrolment;
+#[cfg(test)]
+mod kubectl;

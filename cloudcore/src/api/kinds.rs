@@ -472,6 +472,29 @@ pub static KINDS: &[KindData] = &[
         ..PLAIN
     },
     KindData {
+        group: "events.k8s.io",
+        kind: "Event",
+        plural: "events",
+        singular: "event",
+        short_names: &["ev"],
+        storage_hash: "r2yiGXH7wu8=",
+        create_on_update: true,
+        selectable: &[
+            selectable("regarding.kind", &[&["regarding", "kind"]]),
+            selectable("regarding.namespace", &[&["regarding", "namespace"]]),
+            selectable("regarding.name", &[&["regarding", "name"]]),
+            selectable("regarding.uid", &[&["regarding", "uid"]]),
+            selectable("regarding.apiVersion", &[&["regarding", "apiVersion"]]),
+            selectable("regarding.resourceVersion", &[&["regarding", "resourceVersion"]]),
+            selectable("regarding.fieldPath", &[&["regarding", "fieldPath"]]),
+            selectable("reason", &[&["reason"]]),
+            selectable("reportingController", &[&["reportingController"]]),
+            selectable("type", &[&["type"]]),
+        ],
+        columns: EVENT_COLUMNS,
+        ..PLAIN
+    },
+    KindData {
         group: "coordination.k8s.io",
         kind: "Lease",
         plural: "leases",
@@ -498,29 +521,6 @@ pub static KINDS: &[KindData] = &[
             column("Endpoints", 0),
             AGE,
         ],
-        ..PLAIN
-    },
-    KindData {
-        group: "events.k8s.io",
-        kind: "Event",
-        plural: "events",
-        singular: "event",
-        short_names: &["ev"],
-        storage_hash: "r2yiGXH7wu8=",
-        create_on_update: true,
-        selectable: &[
-            selectable("regarding.kind", &[&["regarding", "kind"]]),
-            selectable("regarding.namespace", &[&["regarding", "namespace"]]),
-            selectable("regarding.name", &[&["regarding", "name"]]),
-            selectable("regarding.uid", &[&["regarding", "uid"]]),
-            selectable("regarding.apiVersion", &[&["regarding", "apiVersion"]]),
-            selectable("regarding.resourceVersion", &[&["regarding", "resourceVersion"]]),
-            selectable("regarding.fieldPath", &[&["regarding", "fieldPath"]]),
-            selectable("reason", &[&["reason"]]),
-            selectable("reportingController", &[&["reportingController"]]),
-            selectable("type", &[&["type"]]),
-        ],
-        columns: EVENT_COLUMNS,
         ..PLAIN
     },
 ];

@@ -9,7 +9,6 @@ use daemon::carrier::Tunnel;
 use daemon::framing::FrameReader;
 use hyper::body::Bytes;
 use proto::tunnel::{LogRequest, TunnelRequest};
-use tokio::io::AsyncReadExt as _;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 

@@ -181,6 +181,9 @@ fn split(text: &str) -> impl Iterator<Item = &str> {
 
 fn requirement(part: &str) -> Result<Requirement, SelectorError> {
     let part = part.trim();
+    if let Some(error) = misplaced(part) {
+        return Err(error);
+    }
     let syntax = || SelectorError::Syntax(format!("found '{part}', expected: a label requirement"));
     let build = |key: &str, test| Ok(Requirement { key: label_key(key.trim())?, test });
     if let Some(key) = part.strip_prefix('!') {
@@ -208,6 +211,28 @@ fn requirement(part: &str) -> Result<Requirement, SelectorError> {
         Some((key, "notin")) => build(key, Test::NotIn(values)),
         _ => Err(syntax()),
     }
+}
+
+/// A word where an operator has to be, said as a real server says it.
+fn misplaced(part: &str) -> Option<SelectorError> {
+    let (key, rest) = part.split_once(char::is_whitespace)?;
+    let is_word = |byte: char| byte.is_ascii_alphanumeric() || "-_./".contains(byte);
+    let rest = rest.trim_start();
+    let end = rest.find(|byte| !is_word(byte)).unwrap_or(rest.len());
+    let (word, after) = rest.split_at(end);
+    if word.is_empty() || !key.chars().all(is_word) {
+        return None;
+    }
+    let after = after.trim_start();
+    let found = match word {
+        "in" | "notin" if after.starts_with('(') => return None,
+        "in" | "notin" => format!(
+            "found '{}' expected: '('",
+            after.split_whitespace().next().unwrap_or_default()
+        ),
+        word => format!("found '{word}', expected: in, notin, =, ==, !=, gt, lt"),
+    };
+    Some(SelectorError::Syntax(found))
 }
 
 fn some(values: Vec<String>) -> Result<Vec<String>, SelectorError> {
@@ -327,6 +352,17 @@ mod tests {
         ] {
             assert!(Selector::parse(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_misplaced_word_is_named() {
+        let check = |text: &str, message: &str| assert_eq!(Selector::parse(text).unwrap_err().to_string(), message);
+        check("idx in", "unable to parse requirement: found '' expected: '('");
+        check("idx in web", "unable to parse requirement: found 'web' expected: '('");
+        check(
+            "a b=c",
+            "unable to parse requirement: found 'b', expected: in, notin, =, ==, !=, gt, lt",
+        );
     }
 
     #[test]
