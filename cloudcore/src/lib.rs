@@ -1,1 +1,6 @@
-//! .
+//! The cloud core: what should be, the API to say so, and the hub that tells the nodes.
+
+pub mod api;
+pub mod hub;
+pub mod pki;
+pub mod store;

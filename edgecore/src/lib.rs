@@ -1,4 +1,6 @@
 //! The edge core: what runs on a node.
 
+pub mod identity;
 pub mod images;
+pub mod link;
 pub mod runtime;

@@ -5,13 +5,8 @@
 //! needs.
 #![expect(clippy::unwrap_used, reason = "what supports a test fails by panicking, too")]
 
-#[path = "containerd/images.rs"]
 mod images;
-#[path = "containerd/life.rs"]
 mod life;
-#[path = "containerd/node.rs"]
 mod node;
-#[path = "containerd/pods.rs"]
 mod pods;
-#[path = "containerd/registry.rs"]
 mod registry;

@@ -1,0 +1,3 @@
+//! Where nodes connect.
+
+pub mod quic;

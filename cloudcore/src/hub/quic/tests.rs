@@ -1,0 +1,262 @@
+use daemon::carrier::{ALPN, CarrierError, KEEP_ALIVE, Tunnel, node_transport};
+use daemon::framing::{FRAME_BYTES_MAX, FramingError};
+use daemon::trust::{Bundle, Clock, CloudVerifier, NodeTime, built_ms, provider};
+use proto::enrol::SERVER_NAME;
+use proto::time::Wall;
+use quinn::crypto::rustls::QuicClientConfig;
+use quinn::{ClientConfig, ConnectionError};
+use rustls::pki_types::PrivatePkcs8KeyDer;
+
+use super::*;
+use crate::pki::Profile;
+use crate::pki::tests::{Node, Office};
+
+const DAY_MS: i64 = 86_400_000;
+const DEADLINE: Duration = Duration::from_secs(10);
+
+struct Door {
+    office: Office,
+    address: SocketAddr,
+    connections: Connections,
+    sessions: mpsc::Receiver<Session>,
+    stop: CancellationToken,
+    tasks: JoinSet<anyhow::Result<()>>,
+}
+
+impl Door {
+    async fn open() -> Self {
+        let office = Office::open().await;
+        let hub = Hub::bind("127.0.0.1:0".parse().unwrap(), &office.pki).unwrap();
+        let (address, connections) = (hub.local_addr().unwrap(), hub.connections());
+        let (sender, sessions) = mpsc::channel(4);
+        let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
+        tasks.spawn(hub.run(sender, stop.clone()));
+        Self { office, address, connections, sessions, stop, tasks }
+    }
+
+    /// Dials as a node would; it has said its first words.
+    async fn dial(&self, node: &Node) -> Dialled {
+        self.dial_trusting(node, &self.office).await.unwrap()
+    }
+
+    async fn dial_trusting(&self, node: &Node, trusted: &Office) -> Result<Dialled, ConnectionError> {
+        let (connection, endpoint) = self.dial_raw(node, trusted).await?;
+        let mut carrier = Carrier::open(connection).await.unwrap();
+        // A refused certificate is told to the client only after its own handshake.
+        drop(carrier.send(b"hello").await);
+        Ok(Dialled { carrier, _endpoint: endpoint })
+    }
+
+    async fn dial_raw(&self, node: &Node, trusted: &Office) -> Result<(Connection, Endpoint), ConnectionError> {
+        let bundle = Bundle::from_pem(trusted.pki.authority().bundle_pem()).unwrap();
+        // A node that was just switched on and has no clock battery: it is let in all the same.
+        let clock: Clock = Arc::new(|| Wall { ms: 0, trusted: false });
+        let verifier = CloudVerifier::bundle(bundle, NodeTime { clock, floor_ms: 0 });
+        let key = PrivatePkcs8KeyDer::from(node.key.serialize_der()).into();
+        let mut tls = rustls::ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier))
+            .with_client_auth_cert(node.chain(), key)
+            .unwrap();
+        tls.alpn_protocols = vec![ALPN.to_vec()];
+        let mut config = ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
+        config.transport_config(node_transport(KEEP_ALIVE, false));
+        let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+        let connecting = endpoint.connect_with(config, self.address, SERVER_NAME).unwrap();
+        Ok((timeout(DEADLINE, connecting).await.unwrap()?, endpoint))
+    }
+
+    async fn session(&mut self) -> Session {
+        let mut session = timeout(DEADLINE, self.sessions.recv()).await.unwrap().unwrap();
+        assert_eq!(session.carrier.recv().await.unwrap().unwrap(), b"hello");
+        session
+    }
+}
+
+struct Dialled {
+    carrier: Carrier,
+    _endpoint: Endpoint,
+}
+
+impl Dialled {
+    /// How it ends.
+    async fn end(&mut self) -> CarrierError {
+        timeout(DEADLINE, self.carrier.recv()).await.unwrap().unwrap_err()
+    }
+}
+
+#[tokio::test]
+async fn a_node_comes_in_and_frames_flow() {
+    let mut door = Door::open().await;
+    let node = door.office.enrolled("a").await;
+    let mut dialled = door.dial(&node).await;
+    let mut session = door.session().await;
+    assert_eq!(session.peer, Peer { enrolment: node.enrolment(), expired: false });
+    let large = vec![7; FRAME_BYTES_MAX];
+    session.carrier.send(&large).await.unwrap();
+    assert_eq!(dialled.carrier.recv().await.unwrap(), Some(large));
+    assert_eq!(door.connections.of(node.enrolment()).len(), 1);
+    session.carrier.close(CloseCode::DONE);
+    assert_eq!(dialled.end().await.code(), Some(CloseCode::DONE));
+    drop(session);
+    assert_eq!(door.connections.count(), 0);
+}
+
+#[tokio::test]
+async fn tunnels_run_beside_the_session() {
+    let mut door = Door::open().await;
+    let node = door.office.enrolled("a").await;
+    let mut dialled = door.dial(&node).await;
+    let mut session = door.session().await;
+    let at_hub = async {
+        let mut tunnel = Tunnel::open(session.carrier.connection(), b"logs of web")
+            .await
+            .unwrap();
+        tunnel.send.write_all(b"follow").await.unwrap();
+        tunnel.send.finish().unwrap();
+        tunnel.receive.read_to_end(64).await.unwrap()
+    };
+    let at_node = async {
+        let (header, mut tunnel) = Tunnel::accept(dialled.carrier.connection()).await.unwrap();
+        assert_eq!(header, b"logs of web");
+        let asked = tunnel.receive.read_to_end(64).await.unwrap();
+        tunnel.send.write_all(&[b"did ", &asked[..]].concat()).await.unwrap();
+        tunnel.send.finish().unwrap();
+    };
+    let (answer, ()) = tokio::join!(at_hub, at_node);
+    assert_eq!(answer, b"did follow");
+    session.carrier.send(b"still here").await.unwrap();
+    assert_eq!(dialled.carrier.recv().await.unwrap().unwrap(), b"still here");
+}
+
+#[tokio::test]
+async fn strangers_stay_outside() {
+    let mut door = Door::open().await;
+    let good = door.office.enrolled("a").await;
+    // Another CA, on either side.
+    let elsewhere = Office::open().await;
+    let stranger = elsewhere.enrolled("a").await;
+    let mut refused = door.dial(&stranger).await;
+    assert!(matches!(refused.end().await, CarrierError::Lost(_)));
+    assert!(door.dial_trusting(&good, &elsewhere).await.is_err());
+    // Our CA, but a person.
+    let mut person = Node::new();
+    let issued = door
+        .office
+        .pki
+        .authority()
+        .issue(&Profile::Admin, &person.key, built_ms());
+    let mut answer = good.answer().clone();
+    answer.credentials.chain = issued.unwrap().pem;
+    person.answer = Some(answer);
+    assert!(matches!(door.dial(&person).await.end().await, CarrierError::Lost(_)));
+    // Revoked.
+    let revoked = door.office.enrolled("b").await;
+    door.office.pki.revoke("b").await.unwrap();
+    assert!(matches!(door.dial(&revoked).await.end().await, CarrierError::Lost(_)));
+    // The door goes on.
+    let _dialled = door.dial(&good).await;
+    door.session().await;
+    assert!(door.sessions.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn an_expired_node_comes_in_as_expired() {
+    let mut door = Door::open().await;
+    let node = door.office.enrolled("a").await;
+    door.office.pass(400 * DAY_MS);
+    let _dialled = door.dial(&node).await;
+    assert!(door.session().await.peer.expired);
+}
+
+#[tokio::test]
+async fn revoking_ends_what_is_open() {
+    let mut door = Door::open().await;
+    let (node, other) = (door.office.enrolled("a").await, door.office.enrolled("b").await);
+    let mut dialled = door.dial(&node).await;
+    let _session = door.session().await;
+    let mut stays = door.dial(&other).await;
+    let mut staying = door.session().await;
+    assert!(door.office.pki.revoke("a").await.unwrap());
+    assert_eq!(dialled.end().await.code(), Some(CloseCode::REVOKED));
+    staying.carrier.send(b"x").await.unwrap();
+    assert_eq!(stays.carrier.recv().await.unwrap().unwrap(), b"x");
+}
+
+#[tokio::test]
+async fn an_oversize_frame_ends_its_connection_and_no_other() {
+    let mut door = Door::open().await;
+    let node = door.office.enrolled("a").await;
+    let bystander = door.office.enrolled("b").await;
+    let mut stays = door.dial(&bystander).await;
+    let mut staying = door.session().await;
+    // A node that does not keep to its own limit.
+    let dialled = door.dial_raw(&node, &door.office).await.unwrap();
+    let (mut raw, _receive) = dialled.0.open_bi().await.unwrap();
+    raw.write_all(b"\x00\x05hello\x40\x01").await.unwrap();
+    let mut session = door.session().await;
+    assert!(matches!(
+        session.carrier.recv().await,
+        Err(CarrierError::Frame(FramingError::Oversize(16_385)))
+    ));
+    let ConnectionError::ApplicationClosed(closed) = timeout(DEADLINE, dialled.0.closed()).await.unwrap() else {
+        panic!("not closed with a code");
+    };
+    assert_eq!(closed.error_code, CloseCode::OVERSIZE.0.into());
+    staying.carrier.send(b"x").await.unwrap();
+    assert_eq!(stays.carrier.recv().await.unwrap().unwrap(), b"x");
+    let _dialled = door.dial(&node).await;
+    door.session().await;
+}
+
+#[tokio::test]
+async fn holders_of_one_key_are_seen_beside_each_other() {
+    let mut door = Door::open().await;
+    let node = door.office.enrolled("a").await;
+    let (mut first, mut sessions) = (door.dial(&node).await, vec![door.session().await]);
+    let second = door.dial(&node).await;
+    sessions.push(door.session().await);
+    let numbers: Vec<_> = door
+        .connections
+        .of(node.enrolment())
+        .iter()
+        .map(|(number, _)| *number)
+        .collect();
+    assert_eq!(numbers, [sessions[0].entry.number, sessions[1].entry.number]);
+    assert_eq!(door.connections.close_older(&sessions[1].entry, CloseCode::REPLACED), 1);
+    assert_eq!(first.end().await.code(), Some(CloseCode::REPLACED));
+    sessions.remove(0);
+    assert_eq!(door.connections.of(node.enrolment()).len(), 1);
+    // Without anybody deciding, the oldest makes room once there are too many.
+    let mut dialled = vec![second];
+    for _ in 0..CONNECTIONS_PER_ENROLMENT_MAX {
+        dialled.push(door.dial(&node).await);
+        sessions.push(door.session().await);
+    }
+    assert_eq!(dialled[0].end().await.code(), Some(CloseCode::REPLACED));
+    assert_eq!(
+        door.connections.of(node.enrolment()).len(),
+        CONNECTIONS_PER_ENROLMENT_MAX
+    );
+    sessions.clear();
+    assert_eq!(door.connections.count(), 0);
+}
+
+#[tokio::test]
+async fn a_stopping_hub_says_so() {
+    let mut door = Door::open().await;
+    let node = door.office.enrolled("a").await;
+    let mut dialled = door.dial(&node).await;
+    let session = door.session().await;
+    door.stop.cancel();
+    assert_eq!(dialled.end().await.code(), Some(CloseCode::SHUTDOWN));
+    drop((session, dialled));
+    timeout(DEADLINE, door.tasks.join_next())
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap()
+        .unwrap();
+}

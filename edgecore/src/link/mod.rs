@@ -1,0 +1,4 @@
+//! The way to the cloud.
+
+pub mod dial;
+pub mod quic;

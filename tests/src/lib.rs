@@ -1,1 +1,0 @@
-//! System tests and the simulator.

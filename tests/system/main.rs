@@ -1,0 +1,4 @@
+//! Whole paths through the real code, on real sockets, processes and daemons.
+
+#[cfg(test)]
+mod enrolment;
