@@ -3,4 +3,5 @@
 pub mod identity;
 pub mod images;
 pub mod link;
+pub mod pods;
 pub mod runtime;

@@ -9,19 +9,33 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use daemon::files::{self, FileError};
+use daemon::sqlite::{self, Mode, SqliteError};
 use proto::object::Revision;
 use rusqlite::Connection;
 use rusqlite::backup::{Backup, StepResult};
 
+use super::open::DATABASE;
 use super::reader::ReadError;
-use super::schema::{revision, set_state, state};
+use super::schema::{MIGRATIONS, revision, set_state, state};
 
 /// The mark of a back-up in `state`.
 pub(super) const MARK: &str = "backup";
 
+/// Copies the store of a data folder that may be in use by another process, and says at which revision. The sealing key
+/// is not in it.
+pub fn backup_folder(folder: &Path, to: &Path) -> Result<Revision, BackupError> {
+    let mut reader = sqlite::open(&folder.join(DATABASE), &MIGRATIONS, Mode::Reader).map_err(BackupError::Open)?;
+    let snapshot = reader
+        .transaction()
+        .map_err(|source| BackupError::Copy { path: to.to_owned(), source })?;
+    copy(&snapshot, to)
+}
+
 /// A back-up that was not made. What stood in its place still does.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
+    #[error("opening the store for a back-up")]
+    Open(#[source] SqliteError),
     #[error("reading the store for a back-up")]
     Read(#[source] ReadError),
     #[error("creating {}", path.display())]

@@ -148,23 +148,15 @@ fn base_of(
 }
 
 /// A base that nobody needs any more, or that there is no room for.
+///
+/// Its body goes with it. No version in history has the same one: that would be a report on the same object, with the
+/// same projection, which is then the base instead.
 fn release(connection: &Connection, at: Revision) -> Result<(), rusqlite::Error> {
-    let found = connection
-        .prepare_cached("DELETE FROM bases WHERE revision = ?1 RETURNING kind, namespace, name, body_at")?
-        .query_row([number(at)], |row| Ok((key(row, 0)?, row.get::<_, i64>(3)?)))
+    let body_at: Option<i64> = connection
+        .prepare_cached("DELETE FROM bases WHERE revision = ?1 RETURNING body_at")?
+        .query_row([number(at)], |row| row.get(0))
         .optional()?;
-    let Some((key, body_at)) = found else {
-        return Ok(());
-    };
-    let is_used = connection
-        .prepare_cached(
-            "SELECT 1 FROM versions WHERE kind = ?1 AND namespace = ?2 AND name = ?3 AND body_at = ?4 AND gone = 0",
-        )?
-        .exists(params![key.kind.as_str(), key.namespace, key.name, body_at])?;
-    if !is_used {
-        free_body(connection, body_at)?;
-    }
-    Ok(())
+    body_at.map_or(Ok(()), |body_at| free_body(connection, body_at))
 }
 
 fn delete_version(connection: &Connection, at: i64) -> Result<(), rusqlite::Error> {

@@ -16,7 +16,9 @@ pub enum Lane {
 const LANES: [Lane; 3] = [Lane::Control, Lane::Api, Lane::Status];
 
 /// What the requests of one group may cost together; a request costs one, and one more for each KiB it carries.
-pub(super) const GROUP_COST_MAX: u32 = 4096;
+///
+/// It bounds how long an urgent request waits for a group of others: some ten milliseconds.
+pub(super) const GROUP_COST_MAX: u32 = 1024;
 
 /// The part of a group that a lane gets before any lane gets more.
 fn share(lane: Lane) -> u32 {
@@ -86,23 +88,23 @@ mod tests {
             }
         }
         let group = lanes.take();
-        assert_eq!(group.len(), 4096);
+        assert_eq!(group.len(), 1024);
         assert!(group.is_sorted());
         let count = |lane| group.iter().filter(|(of, _)| *of == lane).count();
         assert_eq!(
             (count(Lane::Control), count(Lane::Api), count(Lane::Status)),
-            (2048, 1024, 1024)
+            (512, 256, 256)
         );
     }
 
     #[test]
     fn a_lane_alone_gets_everything_in_order() {
         let mut lanes = Lanes::default();
-        for at in 0..5000 {
+        for at in 0..1500 {
             lanes.push(Lane::Status, 1, at);
         }
-        assert_eq!(lanes.take(), (0..4096).collect::<Vec<_>>());
-        assert_eq!(lanes.take(), (4096..5000).collect::<Vec<_>>());
+        assert_eq!(lanes.take(), (0..1024).collect::<Vec<_>>());
+        assert_eq!(lanes.take(), (1024..1500).collect::<Vec<_>>());
         assert!(lanes.is_empty());
         assert!(lanes.take().is_empty());
     }

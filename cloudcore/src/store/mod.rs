@@ -38,6 +38,7 @@ mod commit;
 mod compact;
 mod current;
 mod draft;
+mod held;
 mod history;
 mod lanes;
 mod open;
@@ -60,7 +61,7 @@ use daemon::sqlite::{self, SqliteError};
 use proto::object::{Epoch, Key, Revision, Uid};
 use tokio::sync::{Semaphore, oneshot};
 
-pub use self::backup::BackupError;
+pub use self::backup::{BackupError, backup_folder};
 pub use self::commit::{CommitError, OBJECT_BYTES_MAX, OPS_MAX, Op, When};
 pub use self::lanes::Lane;
 pub use self::open::{Config, OpenError};
@@ -167,8 +168,8 @@ impl Drop for Owner {
 }
 
 impl Store {
-    /// Does all of `ops` or nothing, and returns what each object is now; of a deleted one what it was last, of a record
-    /// nothing. On return the commit is on the disk and everybody sees it.
+    /// Does all of `ops` or nothing, and returns what each object is now; of a deleted one what it was last; of a
+    /// record, and of a report that came too late, nothing. On return the commit is on the disk and everybody sees it.
     ///
     /// Dropping the future does not take back what was handed over.
     pub async fn commit(&self, lane: Lane, ops: Vec<Op>) -> Result<Vec<Option<Arc<Stored>>>, CommitError> {

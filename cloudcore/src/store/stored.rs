@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use proto::digest::EntryHash;
 use proto::object::{Key, Kind, Revision, Uid};
 use proto::value::{Value, canonical};
 
 use super::overlay::overlay;
-use super::projection::EntryHash;
 
 /// One version of one object. The body and the report are shared with every other version that has the same ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,6 +84,11 @@ impl Stored {
     /// The node that a Pod is bound to.
     pub fn node(&self) -> Option<&str> {
         self.node.as_deref()
+    }
+
+    /// Bytes of the body and the report in memory.
+    pub fn size(&self) -> usize {
+        self.bytes()
     }
 
     /// What this version keeps in memory, beside a body that others may share.

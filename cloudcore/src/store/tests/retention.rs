@@ -232,6 +232,8 @@ async fn what_a_node_holds_is_kept_for_it() {
             names(&store, &node, At::Exact(mark)).await.unwrap(),
             ["changed", "deleted", "kept"]
         );
+        assert_eq!(store.held(&deleted.key, mark).as_ref(), Some(&deleted));
+        assert_eq!(store.pods_held("n", mark).unwrap().len(), 3);
         // What the node does not hold is not kept, and what was not there then is not made up.
         assert!(store.get_at(&pod_key("elsewhere"), mark).await.is_err());
         assert!(store.get_at(&pod_key("new"), mark).await.is_err());
@@ -317,6 +319,10 @@ async fn a_mark_that_comes_too_late_promises_nothing() {
     settle(&store).await;
     store.set_low_water("n", Some(late));
     settle(&store).await;
+    assert_eq!(
+        (store.pods_held("n", late), store.held(&pod_key("a"), late)),
+        (None, None)
+    );
     assert!(names(&store, &Scope::pods_of("n"), At::Exact(late)).await.is_err());
 }
 
@@ -343,4 +349,28 @@ async fn a_new_epoch_lets_go_of_the_old_one() {
     assert_eq!(text(&store.get(&config_map_key("a")).unwrap()), "199");
     let list = names(&store, &Scope::kind("ConfigMap"), At::Exact(store.oldest())).await;
     assert_eq!(list.unwrap(), ["a"]);
+}
+
+#[tokio::test]
+async fn a_full_line_reads_on_from_where_it_was_full() {
+    let place = Place::new();
+    let store = Store::open(Config {
+        line: LineLimits { changes: 2, bytes: 1 << 20 },
+        recent: LineLimits { changes: 0, bytes: 0 },
+        history: HistoryLimits { writes: 10, ..NO_HISTORY },
+        ..place.config()
+    })
+    .unwrap();
+    let mut watch = store.watch(Scope::kind("Pod"), FIRST).unwrap();
+    make_pod(&store, "a", "n").await;
+    make_pod(&store, "b", "n").await;
+    // What happens to others meanwhile pushes those pods out of history, and is none of this watcher's business.
+    for at in 0..50 {
+        write(&store, "a", &at.to_string()).await;
+    }
+    let third = make_pod(&store, "c", "n").await;
+    assert!(store.oldest() > Revision(3));
+    for revision in [Revision(2), Revision(3), third.revision] {
+        assert_eq!(next(&mut watch).await.unwrap().revision, revision);
+    }
 }

@@ -203,19 +203,6 @@ impl Containerd {
         Ok(answer.or_error(action, &self.config.namespace)?.containers)
     }
 
-    /// The containers of one pod, in any state; asks no other pod's shim.
-    pub async fn list_pod(&self, pod: Uid) -> Result<Vec<Seen>, RuntimeError> {
-        let records = self
-            .containers(format!("labels.\"{}\"=={pod}", record::POD), LIST)
-            .await?;
-        let mut seen = Vec::with_capacity(records.len());
-        for record in records {
-            let task = self.task(&record.id, LIST).await?;
-            seen.extend(self.look(record, task.as_ref()).await?);
-        }
-        Ok(seen)
-    }
-
     /// A container as it is, from its record and, read after that, its task. `None` when it is not ours or gone.
     async fn look(&self, mut record: Record, task: Option<&Process>) -> Result<Option<Seen>, RuntimeError> {
         if task.is_none() && record::is_lost(&record.labels) {
@@ -425,6 +412,19 @@ impl Runtime for Containerd {
         for record in records {
             let task = tasks.get(&record.id);
             seen.extend(self.look(record, task).await?);
+        }
+        Ok(seen)
+    }
+
+    /// Asks no other pod's shim.
+    async fn list_pod(&self, pod: Uid) -> Result<Vec<Seen>, RuntimeError> {
+        let records = self
+            .containers(format!("labels.\"{}\"=={pod}", record::POD), LIST)
+            .await?;
+        let mut seen = Vec::with_capacity(records.len());
+        for record in records {
+            let task = self.task(&record.id, LIST).await?;
+            seen.extend(self.look(record, task.as_ref()).await?);
         }
         Ok(seen)
     }
