@@ -3,7 +3,6 @@
 //! One set of requests, reached two ways: over the API's port with an admin's certificate (`/edgehold/v1/admin`), and on
 //! the same host through a socket in the data folder that only its owner may open, which needs no certificate.
 
-use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use hyper::body::Bytes;
 use hyper::{Method, StatusCode};
-use serde::{Deserialize, Serialize};
+use proto::admin::{Answer, NodeLine, PATH, Request, TokenLine};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
@@ -24,9 +23,6 @@ use crate::controllers::sessions::{Contact, Sessions};
 use crate::pki::{Pki, TokenSpec};
 use crate::store::{At, Scope, Store};
 
-/// Where the requests are taken on the API's port.
-pub const PATH: &str = "/edgehold/v1/admin";
-
 /// The socket in the data folder.
 const SOCKET: &str = "admin.sock";
 
@@ -35,92 +31,6 @@ const REQUEST_BYTES_MAX: usize = 64 * 1024;
 
 /// How long a local client may take to say what it wants.
 const REQUEST_WAIT: Duration = Duration::from_secs(10);
-
-/// What may be asked.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", tag = "do")]
-pub enum Request {
-    CreateToken {
-        #[serde(default = "hour")]
-        ttl_s: u64,
-        #[serde(default = "one")]
-        uses: u32,
-        #[serde(default)]
-        name: Option<String>,
-        #[serde(default)]
-        labels: BTreeMap<String, String>,
-        /// Whether the node that holds the name loses it.
-        #[serde(default)]
-        replace: bool,
-    },
-    Tokens,
-    DeleteToken {
-        id: String,
-    },
-    Nodes,
-    /// Bars a node's key. Its sessions end within seconds.
-    Revoke {
-        node: String,
-    },
-    /// Copies the store to a file on the cloud core's host.
-    Backup {
-        file: PathBuf,
-    },
-}
-
-fn hour() -> u64 {
-    3600
-}
-
-fn one() -> u32 {
-    1
-}
-
-/// What is answered.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Answer {
-    /// The text of a new token: it exists only here.
-    Token(String),
-    Tokens(Vec<TokenLine>),
-    Nodes(Vec<NodeLine>),
-    /// Whether there was something to do.
-    Done(bool),
-    /// The revision that a back-up holds.
-    Revision(u64),
-    /// What is wrong, and what to do.
-    Error(String),
-}
-
-/// A token, without its secret.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct TokenLine {
-    pub id: String,
-    pub ends_ms: i64,
-    pub uses_left: u32,
-    pub name: Option<String>,
-    pub labels: BTreeMap<String, String>,
-    pub replace: bool,
-}
-
-/// A node as its session shows it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct NodeLine {
-    pub name: String,
-    pub connected: bool,
-    /// Since when it is connected or silent, in milliseconds ago; `None` when it was never seen in this life of the
-    /// cloud core.
-    pub since_ms: Option<u64>,
-    /// How soon at the latest a change reaches it, while it is connected.
-    pub reachable_within_ms: Option<u64>,
-    /// Changes of its view that it has not acknowledged.
-    pub pending: Option<usize>,
-    /// Bytes by UDP of its connection so far, (sent, received) as the cloud sees it.
-    pub bytes: Option<(u64, u64)>,
-    pub enrolled: bool,
-}
 
 /// Carries the requests out.
 #[derive(Debug, Clone)]

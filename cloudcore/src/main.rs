@@ -6,9 +6,9 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
-use cloudcore::admin::{self, Answer, Request};
 use cloudcore::config::Config;
-use cloudcore::serve;
+use cloudcore::{admin, serve};
+use proto::admin::{Answer, Request};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Exit code for a configuration that cannot be used, as sysexits has it.
