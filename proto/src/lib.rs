@@ -10,4 +10,5 @@ pub mod frame;
 pub mod object;
 pub mod session;
 pub mod time;
+pub mod tunnel;
 pub mod value;

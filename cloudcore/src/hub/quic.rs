@@ -144,10 +144,9 @@ impl Hub {
             };
             handshakes.spawn(async move {
                 let remote = incoming.remote_address();
-                match timeout(2 * CONNECT_WAIT, visitor.enter(incoming)).await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(error)) => tracing::debug!(%remote, "not let in: {error:#}"),
-                    Err(_) => tracing::debug!(%remote, "not let in: took too long"),
+                // Every step is bounded by itself.
+                if let Err(error) = visitor.enter(incoming).await {
+                    tracing::debug!(%remote, "not let in: {error:#}");
                 }
             });
         }
@@ -192,8 +191,11 @@ impl Visitor {
             anyhow::bail!("no session was opened");
         };
         let session = Session { peer, remote, carrier: carrier?, entry };
-        if self.sessions.send(session).await.is_err() {
-            close(&connection, CloseCode::SHUTDOWN);
+        match timeout(CONNECT_WAIT, self.sessions.send(session)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => close(&connection, CloseCode::SHUTDOWN),
+            // Nobody takes sessions as fast as they come: the node dials again, after its back-off.
+            Err(_) => close(&connection, CloseCode::BUSY),
         }
         Ok(())
     }
@@ -293,6 +295,13 @@ impl Connections {
         let of_node = live.by_enrolment.get(&enrolment).into_iter().flatten();
         let chosen = of_node.filter(|(number, _)| chosen(*number));
         chosen.map(|(_, connection)| close(connection, code)).count()
+    }
+
+    /// Closes every connection; the nodes dial again.
+    pub fn close_all(&self, code: CloseCode) {
+        let live = self.lock();
+        let all = live.by_enrolment.values().flatten();
+        all.for_each(|(_, connection)| close(connection, code));
     }
 
     fn close_revoked(&self, roll: &Roll) {

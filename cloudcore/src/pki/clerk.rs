@@ -56,6 +56,18 @@ pub(super) enum Order {
     },
 }
 
+/// What changes when a node comes in: one commit, and what follows from it in memory.
+struct Entrance {
+    writes: Vec<Write>,
+    /// The token, one use poorer.
+    token: Option<Token>,
+    replaced: Option<Enrolment>,
+    enrolment: Enrolment,
+    forgotten: Vec<EnrolmentId>,
+    /// PEM.
+    chain: String,
+}
+
 /// Works off the orders, one at a time.
 pub struct Clerk {
     shared: Arc<Shared>,
@@ -149,25 +161,58 @@ impl Clerk {
             tracing::error!("cannot enrol: {:#}", anyhow::Error::new(error));
             refusal
         };
+        let entrance = self.prepare(&admitted, request, key, now_ms).map_err(unavailable)?;
+        match self.ledger.commit(entrance.writes).await {
+            Ok(()) => {}
+            Err(LedgerError::NodeExists) => return Err(Refusal::NameTaken(admitted.node)),
+            Err(error) => return Err(unavailable(PkiError::Ledger(error))),
+        }
+        if let Some(token) = entrance.token {
+            self.tokens.insert(token.id.clone(), token);
+        }
+        let Enrolment { id, node, node_uid, .. } = entrance.enrolment.clone();
+        self.shared
+            .roll
+            .apply(entrance.replaced.into_iter().chain([entrance.enrolment]));
+        self.shared.roll.forget(&entrance.forgotten);
+        tracing::info!(%node, enrolment = %id, token = %request.token_id, "node enrolled");
+        Ok(Answer {
+            enrolment: id,
+            node,
+            node_uid,
+            credentials: self.shared.credentials(entrance.chain),
+        })
+    }
 
+    /// All that an admitted node's entrance changes, with its certificate.
+    fn prepare(
+        &self,
+        admitted: &Admitted,
+        request: &Request,
+        key: &ProvenKey,
+        now_ms: i64,
+    ) -> Result<Entrance, PkiError> {
         let mut writes = Vec::new();
         let node_uid = admitted.keep_node.unwrap_or_else(|| {
             let uid = random::uid();
-            let value = node_object(&admitted, request, uid, now_ms);
+            let value = node_object(admitted, request, uid, now_ms);
             writes.push(Write::CreateNode { name: admitted.node.clone(), value });
             uid
         });
-        let (mut changed, mut token, mut forgotten) = (Vec::new(), None, Vec::new());
+        let (mut token, mut replaced, mut forgotten) = (None, None, Vec::new());
         let mut enrolment = match &admitted.entry {
             Entry::Again(known) => Enrolment { node_uid, ..Enrolment::clone(known) },
-            Entry::New(replaced) => {
+            Entry::New(holder) => {
                 if self.shared.roll.count() >= ENROLMENTS_MAX {
-                    return Err(Refusal::Unavailable(format!("{ENROLMENTS_MAX} enrolments exist")));
+                    return Err(PkiError::TooMany);
                 }
-                if let Some(old) = replaced {
-                    changed.push(Enrolment { revoked: true, ..Enrolment::clone(old) });
-                    forgotten = self.shared.roll.to_forget(&old.node);
-                }
+                replaced = holder
+                    .as_deref()
+                    .map(|holder| Enrolment { revoked: true, ..holder.clone() });
+                forgotten = replaced
+                    .iter()
+                    .flat_map(|old| self.shared.roll.to_forget(&old.node))
+                    .collect();
                 token = self.tokens.get(&request.token_id).cloned();
                 Enrolment {
                     id: EnrolmentId(random::uid()),
@@ -183,40 +228,26 @@ impl Clerk {
         };
         let profile = Profile::Node(enrolment.id);
         let issued = self.shared.authority.issue(&profile, key, now_ms);
-        let issued = issued.map_err(|error| unavailable(PkiError::Sign(error)))?;
+        let issued = issued.map_err(PkiError::Sign)?;
         enrolment.certified(issued.serial);
-        changed.push(enrolment.clone());
         if let Some(token) = &mut token {
-            // Nobody else may have used it since.
-            let bytes = Some(
-                serde_json::to_vec(token)
-                    .map_err(PkiError::Record)
-                    .map_err(unavailable)?,
-            );
+            // Nobody else may have used it since it was read.
+            let bytes = Some(serde_json::to_vec(token).map_err(PkiError::Record)?);
             writes.push(Write::Expect { space: TOKENS, id: token.id.clone(), bytes });
             token.uses_left = token.uses_left.saturating_sub(1);
-            writes.push(put_token(token).map_err(unavailable)?);
+            writes.push(put_token(token)?);
         }
-        for enrolment in &changed {
-            writes.push(put_enrolment(enrolment).map_err(unavailable)?);
+        for enrolment in replaced.iter().chain([&enrolment]) {
+            writes.push(put_enrolment(enrolment)?);
         }
         writes.extend(forgotten.iter().map(|id| delete_enrolment(*id)));
-        match self.ledger.commit(writes).await {
-            Ok(()) => {}
-            Err(LedgerError::NodeExists) => return Err(Refusal::NameTaken(admitted.node)),
-            Err(error) => return Err(unavailable(PkiError::Ledger(error))),
-        }
-        if let Some(token) = token {
-            self.tokens.insert(token.id.clone(), token);
-        }
-        self.shared.roll.apply(changed);
-        self.shared.roll.forget(&forgotten);
-        tracing::info!(node = %enrolment.node, enrolment = %enrolment.id, token = %request.token_id, "node enrolled");
-        Ok(Answer {
-            enrolment: enrolment.id,
-            node: enrolment.node,
-            node_uid,
-            credentials: self.shared.credentials(issued.pem),
+        Ok(Entrance {
+            writes,
+            token,
+            replaced,
+            enrolment,
+            forgotten,
+            chain: issued.pem,
         })
     }
 

@@ -94,6 +94,8 @@ pub enum PkiError {
     NoToken,
     #[error("enrolment is unknown or revoked")]
     Enrolment,
+    #[error("{ENROLMENTS_MAX} enrolments exist")]
+    TooMany,
     #[error("certification request is refused")]
     Csr(#[source] CsrError),
     #[error("certification request is for another key than the enrolment's")]

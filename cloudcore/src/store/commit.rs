@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use proto::digest::EntryHash;
 use proto::object::{Key, Kind, Revision, Uid};
 use proto::value::Value;
 
-use super::projection::{self, EntryHash};
+use super::projection;
 use super::stored::Form;
 
 /// The largest object, report or record, in its stored form.
@@ -33,7 +34,7 @@ pub enum Op {
         when: When,
     },
     /// What `node` says of an object; `None` takes its report back. The newest one wins. Of a Pod only the node that it
-    /// is bound to has a say, of a Node only itself.
+    /// is bound to has a say, of a Node only itself. A report on what is gone comes to nothing: it was under way too long.
     Report {
         uid: Uid,
         node: String,
@@ -80,8 +81,6 @@ pub enum CommitError {
     Exists(Key),
     #[error("{0} does not exist")]
     NotFound(Key),
-    #[error("no object has the uid {0}")]
-    NoSuchUid(Uid),
     #[error("{key} is at revision {found}, not {wanted}")]
     Conflict { key: Key, wanted: Revision, found: Revision },
     #[error("{key} has the uid {found}, not {wanted}")]
@@ -111,12 +110,7 @@ impl CommitError {
     pub fn is_conflict(&self) -> bool {
         matches!(
             self,
-            Self::Exists(_)
-                | Self::NotFound(_)
-                | Self::NoSuchUid(_)
-                | Self::Conflict { .. }
-                | Self::Uid { .. }
-                | Self::Record { .. }
+            Self::Exists(_) | Self::NotFound(_) | Self::Conflict { .. } | Self::Uid { .. } | Self::Record { .. }
         )
     }
 
@@ -209,7 +203,7 @@ fn body(key: &Key, mut value: Value) -> Result<Body, CommitError> {
     Ok(Body {
         uid,
         node: node.map(Arc::from),
-        projection: projection::project(&value).map(|projection| projection::entry_hash(key, uid, &projection)),
+        projection: projection::entry_hash(key, uid, &value),
         form,
     })
 }

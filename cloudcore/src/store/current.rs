@@ -200,7 +200,7 @@ impl Recent {
     }
 
     /// The changes after a revision, if they are all still here.
-    pub(super) fn after(&self, revision: Revision) -> Option<impl Iterator<Item = &Change>> {
+    pub(super) fn after(&self, revision: Revision) -> Option<impl DoubleEndedIterator<Item = &Change>> {
         let first = self.changes.partition_point(|change| change.revision <= revision);
         (revision >= self.from).then(|| self.changes.range(first..))
     }

@@ -80,7 +80,7 @@ impl<'a> Draft<'a> {
             Prepared::Create { key, body } => self.create(key, body).map(Some),
             Prepared::Replace { key, body, when } => self.replace(key, body, *when).map(Some),
             Prepared::Delete { key, when } => self.delete(key, *when).map(Some),
-            Prepared::Report { uid, node, form } => self.report(*uid, node, form.as_ref()).map(Some),
+            Prepared::Report { uid, node, form } => self.report(*uid, node, form.as_ref()),
             Prepared::PutRecord { space, id, bytes } => {
                 self.put_record(((*space).to_owned(), id.clone()), Some(Arc::clone(bytes)));
                 Ok(None)
@@ -161,9 +161,11 @@ impl<'a> Draft<'a> {
         Ok(before)
     }
 
-    fn report(&mut self, uid: Uid, node: &Arc<str>, form: Option<&Form>) -> Result<Arc<Stored>, CommitError> {
-        let key = self.key_of(uid).ok_or(CommitError::NoSuchUid(uid))?;
-        let before = self.object(&key).ok_or(CommitError::NoSuchUid(uid))?;
+    fn report(&mut self, uid: Uid, node: &Arc<str>, form: Option<&Form>) -> Result<Option<Arc<Stored>>, CommitError> {
+        let Some(before) = self.key_of(uid).and_then(|key| self.object(&key)) else {
+            return Ok(None);
+        };
+        let key = &before.key;
         let has_a_say = match key.kind.as_str() {
             "Pod" => before.node() == Some(node),
             "Node" => *key.name == **node,
@@ -172,14 +174,14 @@ impl<'a> Draft<'a> {
             _ => true,
         };
         if !has_a_say {
-            return Err(CommitError::NotItsNode { key, node: node.to_string() });
+            return Err(CommitError::NotItsNode { key: key.clone(), node: node.to_string() });
         }
         let report = form.map(|form| Report { node: Arc::clone(node), form: form.clone() });
         if report == before.report {
-            return Ok(before);
+            return Ok(Some(before));
         }
         let after = Stored { revision: self.next(), report, ..(*before).clone() };
-        self.put(Some(before), after)
+        self.put(Some(before), after).map(Some)
     }
 
     /// The object at a key, if it is there and as the caller thinks it is.

@@ -38,6 +38,7 @@ mod commit;
 mod compact;
 mod current;
 mod draft;
+mod held;
 mod history;
 mod lanes;
 mod open;
@@ -167,8 +168,8 @@ impl Drop for Owner {
 }
 
 impl Store {
-    /// Does all of `ops` or nothing, and returns what each object is now; of a deleted one what it was last, of a record
-    /// nothing. On return the commit is on the disk and everybody sees it.
+    /// Does all of `ops` or nothing, and returns what each object is now; of a deleted one what it was last; of a
+    /// record, and of a report that came too late, nothing. On return the commit is on the disk and everybody sees it.
     ///
     /// Dropping the future does not take back what was handed over.
     pub async fn commit(&self, lane: Lane, ops: Vec<Op>) -> Result<Vec<Option<Arc<Stored>>>, CommitError> {

@@ -60,7 +60,7 @@ impl Config {
             history: HistoryLimits::default(),
             line: LineLimits::default(),
             recent: LineLimits { changes: 4096, bytes: 16 << 20 },
-            objects_bytes_max: 4 << 30,
+            objects_bytes_max: 2 << 30,
             file_bytes_max: 64 << 30,
         }
     }

@@ -58,20 +58,35 @@ impl Readers {
         let readers = Arc::clone(self);
         tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            let mut connection = match locked(&readers.free).pop() {
-                Some(connection) => connection,
-                None => sqlite::open(&readers.path, &MIGRATIONS, Mode::Reader).map_err(ReadError::Open)?,
-            };
-            let found = connection
-                .transaction()
-                .map_err(RowError::from)
-                .and_then(|snapshot| query(&snapshot, &readers.seal))
-                .map_err(ReadError::Row)?;
-            locked(&readers.free).push(connection);
-            Ok(found)
+            readers.run_now(query)
         })
         .await
         .map_err(ReadError::Died)?
+    }
+
+    /// Runs `query` here, on one snapshot of the database.
+    pub(super) fn run_now<T>(
+        &self,
+        query: impl FnOnce(&Connection, &SealingKey) -> Result<T, RowError>,
+    ) -> Result<T, ReadError> {
+        if self.permits.is_closed() {
+            return Err(ReadError::Closed);
+        }
+        let free = locked(&self.free).pop();
+        let mut connection = match free {
+            Some(connection) => connection,
+            None => sqlite::open(&self.path, &MIGRATIONS, Mode::Reader).map_err(ReadError::Open)?,
+        };
+        let found = connection
+            .transaction()
+            .map_err(RowError::from)
+            .and_then(|snapshot| query(&snapshot, &self.seal))
+            .map_err(ReadError::Row)?;
+        let mut free = locked(&self.free);
+        if free.len() < READERS_MAX && !self.permits.is_closed() {
+            free.push(connection);
+        }
+        Ok(found)
     }
 
     pub(super) fn path(&self) -> &Path {

@@ -2,11 +2,13 @@
 
 use daemon::seal::{SealError, SealingKey};
 use daemon::sqlite::{Migration, Migrations};
+use proto::digest::EntryHash;
 use proto::object::{Key, Kind, Revision, Uid};
 use proto::value::canonical::CanonicalError;
 use rusqlite::types::FromSql;
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
+use super::projection;
 use super::stored::{Change, Form, Report, Stored};
 
 /// A released step never changes.
@@ -152,7 +154,7 @@ pub(super) fn write(connection: &Connection, seal: &SealingKey, change: &Change)
             object.uid.0,
             number(object.created),
             number(object.projected),
-            projection,
+            projection.map(|hash| hash.0),
             object.node(),
             number(object.body_at),
             report.map(|report| &*report.node),
@@ -214,16 +216,15 @@ pub(super) fn stored(row: &Row<'_>, seal: &SealingKey) -> Result<Stored, RowErro
         revision: at,
         created: revision(row.get(5)?),
         projected: revision(row.get(6)?),
-        projection: row.get(7)?,
+        projection: row.get::<_, Option<_>>(7)?.map(EntryHash),
         node: row.get::<_, Option<String>>(8)?.map(Into::into),
         body,
         body_at,
         report,
         key,
     };
-    if object.projection.is_none() && super::projection::reaches_nodes(object.key.kind.as_str()) {
-        object.projection = super::projection::project(&object.body())
-            .map(|projection| super::projection::entry_hash(&object.key, uid, &projection));
+    if object.projection.is_none() && projection::reaches_nodes(object.key.kind.as_str()) {
+        object.projection = projection::entry_hash(&object.key, uid, &object.body());
     }
     Ok(object)
 }

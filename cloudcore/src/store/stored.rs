@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use proto::digest::EntryHash;
 use proto::object::{Key, Kind, Revision, Uid};
 use proto::value::{Value, canonical};
 
 use super::overlay::overlay;
-use super::projection::EntryHash;
 
 /// One version of one object. The body and the report are shared with every other version that has the same ones.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,6 +4,11 @@
 //! ([`Labels`]) in the runtime's own records, so that whoever comes back after a crash adopts it instead of starting a
 //! second one. Calls may be repeated: creating what exists, starting what runs and removing what is gone succeed.
 
+pub mod containerd;
+pub mod fake;
+pub mod log_shim;
+mod sys;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -210,11 +215,26 @@ impl RuntimeError {
 
 /// Runs containers.
 pub trait Runtime: Send + Sync + 'static {
+    /// As container ids name it (`containerd://…`).
+    const NAME: &'static str = "containerd";
+
+    /// Whether it applies a default seccomp filter where a pod asks for `RuntimeDefault`.
+    const SECCOMP_DEFAULT: bool = false;
+
     /// Whether it answers, and what it is.
     fn version(&self) -> impl Future<Output = Result<Version, RuntimeError>> + Send;
 
     /// Every container that is ours, in any state.
     fn list(&self) -> impl Future<Output = Result<Vec<Seen>, RuntimeError>> + Send;
+
+    /// The containers of one pod, in any state.
+    fn list_pod(&self, pod: Uid) -> impl Future<Output = Result<Vec<Seen>, RuntimeError>> + Send {
+        async move {
+            let mut all = self.list().await?;
+            all.retain(|seen| seen.labels.pod == pod);
+            Ok(all)
+        }
+    }
 
     /// Sends events from now on; a full channel may drop an [`Event::Pod`] only after it delivered a later one.
     fn subscribe(&self) -> mpsc::Receiver<Event>;

@@ -11,6 +11,7 @@ pub mod files;
 pub mod framing;
 pub mod logging;
 pub mod random;
+pub mod reconcile;
 pub mod seal;
 pub mod sqlite;
 pub mod supervisor;

@@ -1,6 +1,7 @@
 //! What objects are called and how they are chosen: kinds, keys, identities, revisions; selectors and quantities.
 
 pub mod quantity;
+pub mod references;
 pub mod selector;
 
 use std::fmt;

@@ -101,7 +101,7 @@ async fn secrets_are_in_no_file() {
     let hash = made.projection.unwrap();
     let plain_hash = Connection::open(place.folder.path().join(DATABASE)).unwrap().query_row(
         "SELECT count(*) FROM versions WHERE projection = ?1",
-        [hash],
+        [hash.0],
         |row| row.get::<_, i64>(0),
     );
     assert_eq!(plain_hash, Ok(0));
@@ -381,4 +381,69 @@ async fn an_idle_store_writes_nothing() {
     // A clean stop saves what was acknowledged.
     drop(store);
     assert_eq!(place.open().low_water("n"), Some(Revision(2)));
+}
+
+/// Names the data folder to the process that is going to be killed.
+const VICTIM: &str = "EDGEHOLD_TEST_VICTIM";
+
+/// Not a test by itself: writes until it is killed, and says what was acknowledged.
+#[tokio::test]
+async fn victim() {
+    let Some(folder) = std::env::var_os(VICTIM) else { return };
+    let store = Store::open(Config { history: NO_HISTORY, ..Config::new(folder) }).unwrap();
+    for at in names(&store, &Scope::kind("ConfigMap"), At::Latest)
+        .await
+        .unwrap()
+        .len()..
+    {
+        // Two at a time: a commit is there as a whole or not at all.
+        let pair = ["a", "b"].map(|side| {
+            let name = format!("{side}{at}");
+            let kind = if side == "a" { "ConfigMap" } else { "Secret" };
+            let key = Key::new(kind, "default", name);
+            Op::Create {
+                value: object("v1", kind, &key, random::uid(), ("data", "x")),
+                key,
+            }
+        });
+        store.commit(Lane::Api, pair.to_vec()).await.unwrap();
+        println!("acknowledged {at}");
+    }
+}
+
+#[tokio::test]
+async fn killed_at_any_moment_it_has_what_it_acknowledged() {
+    use std::io::{BufRead as _, BufReader};
+    use std::process::{Command, Stdio};
+
+    let place = Place::new();
+    let mut epoch = None;
+    for round in 1..=5 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "store::tests::files::victim", "--nocapture"])
+            .env(VICTIM, place.folder.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap())
+            .lines()
+            .map_while(Result::ok);
+        let acknowledged = |line: String| line.strip_prefix("acknowledged ")?.parse::<usize>().ok();
+        let enough = lines.by_ref().filter_map(acknowledged).nth(round * 7).unwrap();
+        child.kill().unwrap();
+        // What it still said before it died counts as well.
+        let last = lines.filter_map(acknowledged).last().unwrap_or(enough);
+        child.wait().unwrap();
+
+        let store = place.open();
+        let maps = names(&store, &Scope::kind("ConfigMap"), At::Latest)
+            .await
+            .unwrap()
+            .len();
+        let secrets = names(&store, &Scope::kind("Secret"), At::Latest).await.unwrap().len();
+        assert!(maps == last + 1 || maps == last + 2, "{maps} of {last}");
+        assert_eq!(maps, secrets);
+        assert_eq!(store.revision().0, FIRST.0 + (maps + secrets) as u64);
+        assert_eq!(*epoch.get_or_insert_with(|| store.epoch()), store.epoch());
+    }
 }

@@ -201,7 +201,7 @@ fn life() -> impl Strategy<Value = Life> {
 }
 
 /// What a node holds: its pods and every config map, by the hashes of their projections.
-type Held = BTreeMap<Key, Option<projection::EntryHash>>;
+type Held = BTreeMap<Key, Option<EntryHash>>;
 
 fn node_name(node: u8) -> String {
     format!("n{node}")
@@ -216,12 +216,12 @@ async fn held(store: &Store, node: u8) -> Held {
     held
 }
 
-async fn run_life(lives: Vec<Life>) {
+async fn run_life(lives: Vec<Life>, recent: usize) {
     let place = Place::new();
-    // Nothing is kept but for the nodes.
+    // In the file nothing is kept but for the nodes.
     let config = || Config {
         history: NO_HISTORY,
-        recent: LineLimits { changes: 0, bytes: 0 },
+        recent: LineLimits { changes: recent, bytes: usize::MAX },
         ..place.config()
     };
     let mut store = Store::open(config()).unwrap();
@@ -280,13 +280,17 @@ async fn run_life(lives: Vec<Life>) {
             for (key, projection) in held {
                 let base = store.get_at(key, *mark).await.unwrap().unwrap();
                 assert_eq!(base.projection, *projection);
+                assert_eq!(store.held(key, *mark).unwrap().projection, *projection);
             }
             let page = store
                 .list(&Scope::pods_of(node_name(*node)), At::Exact(*mark), None, None)
                 .await
                 .unwrap();
             let pods = held.keys().filter(|key| key.kind.as_str() == "Pod");
-            assert!(page.items.iter().map(|object| &object.key).eq(pods));
+            assert!(page.items.iter().map(|object| &object.key).eq(pods.clone()));
+            let pods_held = store.pods_held(&node_name(*node), *mark).unwrap();
+            assert!(pods_held.iter().map(|object| &object.key).eq(pods));
+            assert!(pods_held.iter().all(|pod| pod.projection == held[&pod.key]));
         }
     }
     // Once nobody holds anything old, nothing old is left.
@@ -325,8 +329,8 @@ proptest! {
     }
 
     #[test]
-    fn what_nodes_hold_can_be_told(lives in prop::collection::vec(life(), 1..60)) {
+    fn what_nodes_hold_can_be_told(lives in prop::collection::vec(life(), 1..60), recent in 0..30usize) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(run_life(lives));
+        runtime.block_on(run_life(lives, recent));
     }
 }

@@ -232,6 +232,8 @@ async fn what_a_node_holds_is_kept_for_it() {
             names(&store, &node, At::Exact(mark)).await.unwrap(),
             ["changed", "deleted", "kept"]
         );
+        assert_eq!(store.held(&deleted.key, mark).as_ref(), Some(&deleted));
+        assert_eq!(store.pods_held("n", mark).unwrap().len(), 3);
         // What the node does not hold is not kept, and what was not there then is not made up.
         assert!(store.get_at(&pod_key("elsewhere"), mark).await.is_err());
         assert!(store.get_at(&pod_key("new"), mark).await.is_err());
@@ -317,6 +319,10 @@ async fn a_mark_that_comes_too_late_promises_nothing() {
     settle(&store).await;
     store.set_low_water("n", Some(late));
     settle(&store).await;
+    assert_eq!(
+        (store.pods_held("n", late), store.held(&pod_key("a"), late)),
+        (None, None)
+    );
     assert!(names(&store, &Scope::pods_of("n"), At::Exact(late)).await.is_err());
 }
 

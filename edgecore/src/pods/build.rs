@@ -1,0 +1,219 @@
+//! Turns a pod's spec into what the runtime is asked for.
+
+use std::path::Path;
+
+use proto::object::quantity::Quantity;
+use proto::value::Value;
+
+use super::env::Invocation;
+use super::files::{self, Host};
+use super::folders::Folders;
+use super::spec::{ContainerSpec, Pod};
+use super::supported::TOKEN_VOLUME_PREFIX;
+use super::volumes::{self, Content, Volume, VolumeError};
+use crate::runtime::{Container, Labels, Limits, Mount, Sandbox, Security};
+
+/// Where a container leaves its last words when it does not say.
+const LAST_WORDS_DEFAULT: &str = "/dev/termination-log";
+
+/// What a pod's containers share.
+pub fn sandbox(pod: &Pod, host: &Host) -> Sandbox {
+    let flag = |field: &str| pod.raw.flag_at(&["spec", field]);
+    Sandbox {
+        pod: pod.uid,
+        namespace: pod.key.namespace.clone(),
+        name: pod.key.name.clone(),
+        hostname: files::hostname(pod, host),
+        host_network: pod.host_network,
+        host_pid: flag("hostPID"),
+        host_ipc: flag("hostIPC"),
+    }
+}
+
+/// Where a container leaves its last words, inside it.
+pub fn last_words_path(spec: &ContainerSpec) -> &str {
+    match spec.raw.text_at(&["terminationMessagePath"]) {
+        Some(path) if !path.is_empty() => path,
+        _ => LAST_WORDS_DEFAULT,
+    }
+}
+
+/// One attempt of one container.
+pub fn container(
+    pod: &Pod,
+    spec: &ContainerSpec,
+    attempt: u32,
+    invocation: Invocation,
+    volumes: &[Volume],
+    folders: &Folders,
+) -> Result<Container, VolumeError> {
+    let mut mounts = Vec::new();
+    for mount in spec.raw.list_at(&["volumeMounts"]) {
+        let text = |field: &str| mount.text_at(&[field]).unwrap_or_default();
+        if text("name").starts_with(TOKEN_VOLUME_PREFIX) {
+            continue;
+        }
+        let Some(volume) = volumes.iter().find(|volume| volume.name == text("name")) else {
+            continue;
+        };
+        let (source, read_only) = match &volume.content {
+            Content::HostPath { path, .. } => (path.clone(), false),
+            // Only the edge core writes what it shows.
+            Content::Files { .. } => (folders.volumes(pod.uid).join(&volume.name), true),
+            Content::Empty { .. } => (folders.volumes(pod.uid).join(&volume.name), false),
+            Content::Left => continue,
+        };
+        mounts.push(Mount {
+            source: volumes::source(&source, text("subPath"))?,
+            target: text("mountPath").to_owned(),
+            read_only: read_only || mount.flag_at(&["readOnly"]),
+        });
+    }
+    let mut add = |source: &Path, target: &str| {
+        if !mounts.iter().any(|mount: &Mount| mount.target == target) {
+            let source = source.to_owned();
+            mounts.push(Mount { source, target: target.to_owned(), read_only: false });
+        }
+    };
+    for file in ["hosts", "hostname", "resolv.conf"] {
+        add(&folders.etc(pod.uid).join(file), &format!("/etc/{file}"));
+    }
+    add(&folders.last_words(pod.uid, &spec.name, attempt), last_words_path(spec));
+    Ok(Container {
+        labels: Labels {
+            pod: pod.uid,
+            namespace: pod.key.namespace.clone(),
+            pod_name: pod.key.name.clone(),
+            container: spec.name.clone(),
+            attempt,
+            hash: spec.hash,
+        },
+        image: spec.image.clone(),
+        command: invocation.command,
+        args: invocation.args,
+        env: invocation.env,
+        working_dir: spec
+            .raw
+            .text_at(&["workingDir"])
+            .filter(|folder| !folder.is_empty())
+            .map(str::to_owned),
+        mounts,
+        limits: limits(&spec.raw),
+        security: security(&pod.raw, &spec.raw),
+        tty: spec.raw.flag_at(&["tty"]),
+        log: folders.log(pod, &spec.name, attempt),
+    })
+}
+
+fn limits(container: &Value) -> Limits {
+    let amount =
+        |list: &str, name: &str| -> Option<Quantity> { container.text_at(&["resources", list, name])?.parse().ok() };
+    let milli = |amount: Option<Quantity>| amount.map_or(0, |amount| u64::try_from(amount.milli()).unwrap_or_default());
+    let limit = amount("limits", "cpu");
+    Limits {
+        // A request that is not given is the limit.
+        cpu_request_milli: milli(amount("requests", "cpu").or(limit)),
+        cpu_limit_milli: milli(limit),
+        memory_limit_bytes: amount("limits", "memory")
+            .map_or(0, |amount| u64::try_from(amount.units()).unwrap_or_default()),
+        pids_max: 0,
+    }
+}
+
+/// The container's own settings before the pod's.
+fn security(pod: &Value, container: &Value) -> Security {
+    let own = container.get("securityContext").unwrap_or(&Value::Null);
+    let shared = pod.at(&["spec", "securityContext"]).unwrap_or(&Value::Null);
+    let id = |field: &str| {
+        let id = own.int_at(&[field]).or_else(|| shared.int_at(&[field]))?;
+        u32::try_from(id).ok()
+    };
+    let names = |list: &str| -> Vec<String> {
+        let names = own.list_at(&["capabilities", list]).iter().filter_map(Value::as_text);
+        names.map(|name| name.trim_start_matches("CAP_").to_owned()).collect()
+    };
+    let supplemental = shared.list_at(&["supplementalGroups"]).iter();
+    let groups = supplemental.filter_map(|group| u32::try_from(group.as_i64()?).ok());
+    let privileged = own.flag_at(&["privileged"]);
+    Security {
+        user: id("runAsUser"),
+        group: id("runAsGroup"),
+        groups: groups.chain(fs_group(pod)).collect(),
+        run_as_non_root: own
+            .get("runAsNonRoot")
+            .or_else(|| shared.get("runAsNonRoot"))
+            .and_then(Value::as_bool)
+            .unwrap_or(false),
+        privileged,
+        read_only_root: own.flag_at(&["readOnlyRootFilesystem"]),
+        no_new_privileges: own.get("allowPrivilegeEscalation").and_then(Value::as_bool) == Some(false),
+        capabilities_added: names("add"),
+        capabilities_dropped: names("drop"),
+    }
+}
+
+/// The group that a pod's volumes belong to.
+pub fn fs_group(pod: &Value) -> Option<u32> {
+    let group = pod.int_at(&["spec", "securityContext", "fsGroup"])?;
+    u32::try_from(group).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing;
+    use super::*;
+
+    #[test]
+    fn the_containers_word_counts_before_the_pods() {
+        let pod = testing::pod(
+            r#"{"securityContext":{"runAsUser":1,"runAsGroup":2,"runAsNonRoot":true,"fsGroup":7,
+                "supplementalGroups":[5]},
+                "containers":[{"name":"a","image":"b:1","securityContext":{"runAsUser":9,"runAsNonRoot":false,
+                "allowPrivilegeEscalation":false,"capabilities":{"add":["CAP_NET_ADMIN"],"drop":["ALL"]}},
+                "resources":{"limits":{"cpu":"500m","memory":"64Mi"}}}]}"#,
+        );
+        let container = &pod.containers[0].raw;
+        let security = security(&pod.raw, container);
+        assert_eq!((security.user, security.group), (Some(9), Some(2)));
+        assert_eq!(security.groups, [5, 7]);
+        assert!(!security.run_as_non_root && security.no_new_privileges);
+        assert_eq!(security.capabilities_added, ["NET_ADMIN"]);
+        assert_eq!(security.capabilities_dropped, ["ALL"]);
+        let expected = Limits {
+            cpu_request_milli: 500,
+            cpu_limit_milli: 500,
+            memory_limit_bytes: 64 << 20,
+            pids_max: 0,
+        };
+        assert_eq!(limits(container), expected);
+    }
+
+    #[test]
+    fn mounts_come_from_the_pods_folders() {
+        let pod = testing::pod(
+            r#"{"volumes":[{"name":"v","emptyDir":{}}],"containers":[{"name":"a","image":"b:1",
+                "volumeMounts":[{"name":"v","mountPath":"/v","readOnly":true}]}]}"#,
+        );
+        let folders = Folders { pods: "/pods".into(), logs: "/logs".into() };
+        let volume = Volume {
+            name: "v".to_owned(),
+            content: Content::Empty { memory: false, size_bytes: None },
+        };
+        let spec = &pod.containers[0];
+        let made = container(&pod, spec, 3, Invocation::default(), &[volume], &folders).unwrap();
+        let uid = pod.uid;
+        let targets: Vec<_> = made.mounts.iter().map(|mount| mount.target.as_str()).collect();
+        let expected = [
+            "/v",
+            "/etc/hosts",
+            "/etc/hostname",
+            "/etc/resolv.conf",
+            "/dev/termination-log",
+        ];
+        assert_eq!(targets, expected);
+        assert_eq!(made.mounts[0].source, Path::new(&format!("/pods/{uid}/volumes/v")));
+        assert!(made.mounts[0].read_only);
+        assert_eq!(made.log, Path::new(&format!("/logs/n_p_{uid}/a/3.log")));
+        assert_eq!((made.labels.attempt, made.labels.hash), (3, spec.hash));
+    }
+}

@@ -1,0 +1,190 @@
+//! Carries out one check of a probe.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::probe::{Action, ProbeSpec};
+use crate::runtime::Runtime;
+
+/// An answer's head is read up to this.
+const HEAD_BYTES_MAX: usize = 4096;
+/// How much of a failed check's output is told.
+const OUTPUT_CHARS_MAX: usize = 512;
+
+/// Where to look.
+#[derive(Debug, Clone)]
+pub(super) struct Target {
+    pub container_id: String,
+    /// The pod's primary address.
+    pub address: Option<String>,
+}
+
+/// Runs a check within its timeout; an error says what was found.
+pub(super) async fn check<R: Runtime>(runtime: Arc<R>, target: Target, probe: ProbeSpec) -> Result<(), String> {
+    let limit = probe.timeout;
+    let address = |host: Option<String>| {
+        host.or(target.address)
+            .ok_or_else(|| "the pod has no address".to_owned())
+    };
+    match probe.action {
+        Action::Exec(command) => match runtime.exec(&target.container_id, &command, limit).await {
+            Ok(done) if done.code == 0 => Ok(()),
+            Ok(done) => Err(format!("exit code {}: {}", done.code, shorten(&done.output))),
+            Err(error) => Err(error.to_string()),
+        },
+        Action::Tcp { host, port } => within(limit, connect(address(host)?, port)).await.map(drop),
+        Action::Http { host, port, path, headers } => {
+            let code = within(limit, get(address(host)?, port, path, headers)).await?;
+            if (200..400).contains(&code) {
+                Ok(())
+            } else {
+                Err(format!("HTTP probe failed with statuscode: {code}"))
+            }
+        }
+    }
+}
+
+async fn within<T>(limit: Duration, work: impl Future<Output = std::io::Result<T>>) -> Result<T, String> {
+    match timeout(limit, work).await {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("no answer within {limit:?}")),
+    }
+}
+
+async fn connect(host: String, port: u16) -> std::io::Result<TcpStream> {
+    TcpStream::connect((host.trim_matches(['[', ']']), port)).await
+}
+
+/// The status code of a GET.
+async fn get(host: String, port: u16, path: String, headers: Vec<(String, String)>) -> std::io::Result<u16> {
+    let mut stream = connect(host.clone(), port).await?;
+    let clean = |text: &str| text.replace(['\r', '\n'], "");
+    let own = |name: &str| headers.iter().any(|(given, _)| given.eq_ignore_ascii_case(name));
+    let mut request = format!("GET {} HTTP/1.1\r\nConnection: close\r\n", clean(&absolute(&path)));
+    for (name, value, given) in [
+        ("Host", format!("{host}:{port}"), own("host")),
+        ("User-Agent", "edgehold-probe".to_owned(), own("user-agent")),
+        ("Accept", "*/*".to_owned(), own("accept")),
+    ] {
+        if !given {
+            request.push_str(&format!("{name}: {value}\r\n"));
+        }
+    }
+    for (name, value) in &headers {
+        request.push_str(&format!("{}: {}\r\n", clean(name), clean(value)));
+    }
+    request.push_str("\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut head = Vec::new();
+    let mut buffer = [0; 512];
+    while head.len() < HEAD_BYTES_MAX && !head.contains(&b'\n') {
+        match stream.read(&mut buffer).await? {
+            0 => break,
+            read => head.extend_from_slice(&buffer[..read]),
+        }
+    }
+    status_code(&head).ok_or_else(|| std::io::Error::other("the answer is not HTTP"))
+}
+
+fn absolute(path: &str) -> String {
+    if path.starts_with('/') {
+        path.to_owned()
+    } else {
+        format!("/{path}")
+    }
+}
+
+fn status_code(head: &[u8]) -> Option<u16> {
+    let line = head.split(|byte| *byte == b'\n').next()?;
+    let line = std::str::from_utf8(line).ok()?;
+    let mut parts = line.split_ascii_whitespace();
+    parts.next().filter(|version| version.starts_with("HTTP/1."))?;
+    parts.next()?.parse().ok()
+}
+
+fn shorten(output: &str) -> String {
+    output.trim().chars().take(OUTPUT_CHARS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::runtime::fake::Fake;
+
+    async fn serve(answer: &'static str) -> (u16, tokio::task::JoinSet<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = vec![0; 1024];
+            let read = stream.read(&mut request).await.unwrap();
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            String::from_utf8_lossy(&request[..read]).into_owned()
+        });
+        (port, tasks)
+    }
+
+    fn probe(action: Action) -> ProbeSpec {
+        ProbeSpec {
+            action,
+            initial_delay: Duration::ZERO,
+            period: Duration::from_secs(1),
+            timeout: Duration::from_secs(5),
+            success_threshold: 1,
+            failure_threshold: 1,
+            grace: None,
+        }
+    }
+
+    async fn run(action: Action, address: Option<&str>) -> Result<(), String> {
+        let target = Target {
+            container_id: "none".to_owned(),
+            address: address.map(str::to_owned),
+        };
+        check(Arc::new(Fake::new()), target, probe(action)).await
+    }
+
+    fn http(port: u16) -> Action {
+        Action::Http {
+            host: None,
+            port,
+            path: "healthz".to_owned(),
+            headers: vec![("X-A".to_owned(), "b\r\nEvil: 1".to_owned())],
+        }
+    }
+
+    #[tokio::test]
+    async fn http_by_status_code() {
+        for (answer, good) in [
+            ("HTTP/1.1 200 OK\r\n\r\n", true),
+            ("HTTP/1.0 399 x\r\n\r\n", true),
+            ("HTTP/1.1 400 x\r\n\r\n", false),
+            ("HTTP/1.1 503 x\r\n\r\n", false),
+            ("hello\r\n", false),
+            ("", false),
+        ] {
+            let (port, mut tasks) = serve(answer).await;
+            let found = run(http(port), Some("127.0.0.1")).await;
+            assert_eq!(found.is_ok(), good, "{answer:?}: {found:?}");
+            let request = tasks.join_next().await.unwrap().unwrap();
+            assert!(request.starts_with("GET /healthz HTTP/1.1\r\n"), "{request}");
+            assert!(request.contains("X-A: bEvil: 1\r\n"), "{request}");
+        }
+    }
+
+    #[tokio::test]
+    async fn tcp_by_connection() {
+        let (port, _tasks) = serve("").await;
+        let tcp = |port| Action::Tcp { host: None, port };
+        assert_eq!(run(tcp(port), Some("127.0.0.1")).await, Ok(()));
+        assert!(run(tcp(1), Some("127.0.0.1")).await.is_err());
+        assert_eq!(run(tcp(port), None).await, Err("the pod has no address".to_owned()));
+    }
+}

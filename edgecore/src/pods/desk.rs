@@ -1,0 +1,81 @@
+//! The seam to the edge store: what should run, where reports go, what must be remembered.
+
+use std::sync::Arc;
+
+use proto::object::{Key, Revision, Uid};
+use proto::time::{BootId, Mono, Wall};
+use proto::value::Value;
+
+/// One object of the node's view as the store has it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Desired {
+    pub key: Key,
+    pub uid: Uid,
+    pub revision: Revision,
+    pub value: Value,
+}
+
+/// What a pod's reconciler needs from the store. Every call is durable when it returns.
+pub trait Desk: Send + Sync + 'static {
+    /// Every pod of this node. Complete: what is not in it is not wanted.
+    fn desired_pods(&self) -> impl Future<Output = Vec<Arc<Desired>>> + Send;
+
+    /// One object: a pod, or a config map or secret that a pod refers to.
+    fn desired(&self, key: &Key) -> impl Future<Output = Option<Arc<Desired>>> + Send;
+
+    /// Replaces the whole status of a pod. Reporting what is already reported changes nothing.
+    fn report(&self, pod: Uid, status: Value) -> impl Future<Output = ()> + Send;
+
+    /// Nothing of the pod is left on this node.
+    fn gone(&self, pod: Uid) -> impl Future<Output = ()> + Send;
+
+    fn event(&self, event: PodEvent) -> impl Future<Output = ()> + Send;
+
+    /// What [`Desk::remember`] kept.
+    fn memory(&self, pod: Uid) -> impl Future<Output = Option<Vec<u8>>> + Send;
+
+    /// Keeps a pod's memory, or drops it.
+    fn remember(&self, pod: Uid, memory: Option<Vec<u8>>) -> impl Future<Output = ()> + Send;
+
+    /// The node's addresses, the first one being the primary; empty while it has none.
+    fn addresses(&self) -> Vec<String>;
+}
+
+/// Where time comes from: the machine, or a test.
+pub trait Clock: Send + Sync + 'static {
+    fn mono(&self) -> Mono;
+    fn wall(&self) -> Wall;
+    fn boot(&self) -> BootId;
+}
+
+/// Whether an event is worth somebody's attention.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    Normal,
+    Warning,
+}
+
+impl Severity {
+    /// As an Event's `type` has it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+/// Something that happened to a pod, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodEvent {
+    pub pod: Key,
+    pub uid: Uid,
+    /// As `involvedObject.fieldPath` has it (`spec.containers{web}`); empty for the pod as a whole.
+    pub field_path: String,
+    pub severity: Severity,
+    pub reason: &'static str,
+    pub message: String,
+    /// How often it happened since it was last said, at least 1.
+    pub count: u32,
+    pub at: Wall,
+}

@@ -1,0 +1,317 @@
+//! Acting: carries out what the plan says. What fails is noted and tried again later; nothing here decides.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::look::{hash, render};
+use super::{Done, PodTask};
+use crate::pods::auth::credentials;
+use crate::pods::build;
+use crate::pods::desk::{Clock, Desk, Severity};
+use crate::pods::env;
+use crate::pods::files::{self, Host};
+use crate::pods::logs;
+use crate::pods::plan::{Step, Work};
+use crate::pods::spec::PullPolicy;
+use crate::pods::volumes::{self, VolumeError};
+use crate::runtime::{Image, Runtime, RuntimeError};
+
+/// A step that failed, in words for the pod's status.
+type Tried = Result<(), String>;
+
+impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
+    /// Carries out one step.
+    pub(super) async fn act(&mut self, step: Step) {
+        let (work, tried, reason) = match step {
+            Step::Event { container, severity, reason, message } => {
+                return self.event(container.as_deref(), severity, reason, message).await;
+            }
+            Step::Pull { container } => return self.pull(container).await,
+            // The task ends with it: see `run`.
+            Step::Gone => return,
+            Step::Volumes => (Work::Volumes, self.write_volumes().await, "FailedMount"),
+            Step::Prepare => (Work::Prepare, self.prepare().await, "FailedCreatePodSandBox"),
+            Step::Release => (Work::Release, self.release().await, "FailedKillPod"),
+            Step::Create { container, attempt } => {
+                let tried = self.create(&container, attempt).await;
+                (Work::Create(container), tried, "Failed")
+            }
+            Step::Start { container, id } => {
+                let tried = self.start(&container, &id).await;
+                (Work::Start(container), tried, "Failed")
+            }
+            Step::Signal { id, signal } => {
+                let tried = self.shared.runtime.signal(&id, signal).await;
+                (Work::Signal(id), gone_is_done(tried), "FailedKillPod")
+            }
+            Step::Remove { id } => {
+                let tried = self.shared.runtime.remove(&id).await;
+                (Work::Remove(id), gone_is_done(tried), "FailedKillPod")
+            }
+        };
+        match tried {
+            Ok(()) => drop(self.failures.remove(&work)),
+            Err(message) => {
+                let container = match &work {
+                    Work::Create(name) | Work::Start(name) => Some(name.clone()),
+                    _ => None,
+                };
+                self.failed(work, message.clone());
+                let message = match container {
+                    Some(_) => format!("Error: {message}"),
+                    None => message,
+                };
+                self.event(container.as_deref(), Severity::Warning, reason, message)
+                    .await;
+            }
+        }
+    }
+
+    async fn write_volumes(&mut self) -> Tried {
+        let Some(wanted) = &self.wanted else { return Ok(()) };
+        let objects = self.objects().await;
+        let addresses = self.shared.desk.addresses();
+        let (list, _) = render(&wanted.pod.raw, &self.around(&wanted.pod, &objects, &addresses));
+        let written = hash(&list);
+        let root = self.shared.config.folders.pods.clone();
+        let folder = self.shared.config.folders.volumes(self.uid);
+        let group = build::fs_group(&wanted.pod.raw);
+        let mount_memory = self.shared.config.mount_memory;
+        blocking(move || {
+            // Containers get the folders below one by one; nobody else on the host has a way in.
+            fs::create_dir_all(&root).map_err(VolumeError::io("making folder", &root))?;
+            let closed = fs::Permissions::from_mode(0o700);
+            fs::set_permissions(&root, closed).map_err(VolumeError::io("closing", &root))?;
+            for volume in &list {
+                volumes::write(volume, &folder.join(&volume.name), group, mount_memory)?;
+            }
+            Ok(())
+        })
+        .await?;
+        self.written = Some(written);
+        self.cleaned = false;
+        Ok(())
+    }
+
+    async fn prepare(&mut self) -> Tried {
+        let Some(wanted) = &self.wanted else { return Ok(()) };
+        let host = read_host().await;
+        let sandbox = build::sandbox(&wanted.pod, &host);
+        self.cleaned = false;
+        let network = self.shared.runtime.prepare(&sandbox).await.map_err(full)?;
+        let addresses = self.shared.desk.addresses();
+        let shown = if wanted.pod.host_network {
+            &addresses
+        } else {
+            &network.addresses
+        };
+        let texts = [
+            ("hosts", files::hosts(&wanted.pod, shown, &host)),
+            ("hostname", format!("{}\n", files::hostname(&wanted.pod, &host))),
+            ("resolv.conf", files::resolv_conf(&wanted.pod, &host)),
+        ];
+        let folder = self.shared.config.folders.etc(self.uid);
+        blocking(move || {
+            fs::create_dir_all(&folder).map_err(VolumeError::io("making folder", &folder))?;
+            for (name, text) in &texts {
+                write_in_place(&folder.join(name), text)?;
+            }
+            Ok(())
+        })
+        .await?;
+        self.network = Some(network);
+        Ok(())
+    }
+
+    async fn create(&mut self, name: &str, attempt: u32) -> Tried {
+        let Some(wanted) = &self.wanted else { return Ok(()) };
+        let Some(spec) = wanted.pod.container(name) else {
+            return Ok(());
+        };
+        let objects = self.objects().await;
+        let addresses = self.shared.desk.addresses();
+        let around = self.around(&wanted.pod, &objects, &addresses);
+        let invocation = env::resolve(&spec.raw, &around).map_err(|error| error.to_string())?;
+        let (list, _) = render(&wanted.pod.raw, &around);
+        let folders = &self.shared.config.folders;
+        let words = folders.last_words(self.uid, name, attempt);
+        let log_folder = folders.container_logs(&wanted.pod, name);
+        blocking(move || {
+            fs::create_dir_all(&log_folder).map_err(VolumeError::io("making folder", &log_folder))?;
+            logs::sweep(&log_folder, attempt);
+            if let Some(folder) = words.parent() {
+                fs::create_dir_all(folder).map_err(VolumeError::io("making folder", folder))?;
+            }
+            fs::write(&words, "").map_err(VolumeError::io("making", &words))?;
+            // Whoever the container runs as may leave its last words.
+            let open = fs::Permissions::from_mode(0o666);
+            fs::set_permissions(&words, open).map_err(VolumeError::io("opening", &words))
+        })
+        .await?;
+        let container = build::container(&wanted.pod, spec, attempt, invocation, &list, folders);
+        let container = container.map_err(|error| chain(&error))?;
+        let sandbox = build::sandbox(&wanted.pod, &read_host().await);
+        self.shared.runtime.create(&sandbox, &container).await.map_err(full)?;
+        let image = spec.image.clone();
+        if !self.fetched.contains(&image) {
+            let message = format!("Container image {image:?} already present on machine");
+            self.event(Some(name), Severity::Normal, "Pulled", message).await;
+        }
+        let message = format!("Created container: {name}");
+        self.event(Some(name), Severity::Normal, "Created", message).await;
+        Ok(())
+    }
+
+    async fn start(&mut self, name: &str, id: &str) -> Tried {
+        self.shared.runtime.start(id).await.map_err(full)?;
+        let message = format!("Started container {name}");
+        self.event(Some(name), Severity::Normal, "Started", message).await;
+        Ok(())
+    }
+
+    /// Gives the sandbox and the folders back; the logs stay until the pod is gone.
+    async fn release(&mut self) -> Tried {
+        self.shared.runtime.release(self.uid).await.map_err(full)?;
+        self.network = None;
+        self.written = None;
+        let folders = &self.shared.config.folders;
+        let (pod, volumes) = (folders.pod(self.uid), folders.volumes(self.uid));
+        blocking(move || {
+            volumes::remove(&volumes)?;
+            remove_folder(&pod)
+        })
+        .await?;
+        self.cleaned = true;
+        Ok(())
+    }
+
+    /// The pod's last act.
+    pub(super) async fn leave(&mut self) {
+        let folders = &self.shared.config.folders;
+        let logs = folders.pod_logs(&self.key.namespace, &self.key.name, self.uid);
+        if let Err(error) = blocking(move || remove_folder(&logs)).await {
+            tracing::warn!(pod = %self.key, error, "logs stay behind");
+        }
+        // In this order: a pod that is not said to be gone is asked for again, and found to be nothing.
+        self.shared.desk.remember(self.uid, None).await;
+        self.shared.desk.gone(self.uid).await;
+    }
+
+    /// Starts to fetch a container's image, beside everything else.
+    async fn pull(&mut self, container: String) {
+        let mut objects = self.objects().await;
+        let secrets = self.pull_secrets(&mut objects).await;
+        let Some(spec) = self.wanted.as_ref().and_then(|wanted| wanted.pod.container(&container)) else {
+            return;
+        };
+        let image = spec.image.clone();
+        if !self.pulling.insert(image.clone()) {
+            return;
+        }
+        let message = format!("Pulling image {image:?}");
+        self.event(Some(&container), Severity::Normal, "Pulling", message).await;
+        let auth = credentials(&image, &secrets, &objects);
+        let runtime = Arc::clone(&self.shared.runtime);
+        let pulls = Arc::clone(&self.shared.pulls);
+        self.jobs.spawn(async move {
+            // The semaphore is never closed.
+            let _permit = pulls.acquire_owned().await;
+            let result = runtime.pull(&image, &auth).await;
+            Done::Pulled { image, container, result }
+        });
+    }
+
+    /// Takes in how a pull ended.
+    pub(super) async fn pulled(&mut self, image: String, container: String, result: Result<Image, RuntimeError>) {
+        self.pulling.remove(&image);
+        match result {
+            Ok(_) => {
+                self.failures.remove(&Work::Pull(image.clone()));
+                let message = format!("Successfully pulled image {image:?}");
+                self.fetched.insert(image);
+                self.event(Some(&container), Severity::Normal, "Pulled", message).await;
+            }
+            Err(error) => {
+                let error = full(error);
+                let spec = self.wanted.as_ref().and_then(|wanted| wanted.pod.container(&container));
+                let always = spec.is_some_and(|spec| spec.pull == PullPolicy::Always);
+                let here = always && matches!(self.shared.runtime.image(&image).await, Ok(Some(_)));
+                let mut message = format!("Failed to pull image {image:?}: {error}");
+                if here {
+                    // Better the image that is here than no container: the registry may be away for weeks.
+                    message.push_str("; using the one that is here");
+                    self.fetched.insert(image.clone());
+                } else {
+                    self.failed(Work::Pull(image.clone()), error);
+                }
+                self.event(Some(&container), Severity::Warning, "Failed", message).await;
+                if !here {
+                    let message = format!("Back-off pulling image {image:?}");
+                    self.event(Some(&container), Severity::Normal, "BackOff", message).await;
+                }
+            }
+        }
+    }
+}
+
+/// Signalling or removing what is gone is done.
+fn gone_is_done(tried: Result<(), RuntimeError>) -> Tried {
+    match tried {
+        Err(RuntimeError::Missing { .. }) => Ok(()),
+        other => other.map_err(full),
+    }
+}
+
+fn full(error: RuntimeError) -> String {
+    chain(&error)
+}
+
+/// An error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text.push_str(": ");
+        text.push_str(&inner.to_string());
+        cause = inner.source();
+    }
+    text
+}
+
+/// Runs file work off the runtime's thread.
+async fn blocking(work: impl FnOnce() -> Result<(), VolumeError> + Send + 'static) -> Tried {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result.map_err(|error| chain(&error)),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// The host's own files, read anew: they change with the network.
+async fn read_host() -> Host {
+    let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let read = tokio::task::spawn_blocking(move || Host {
+        hostname: text("/proc/sys/kernel/hostname").trim().to_owned(),
+        hosts: text("/etc/hosts"),
+        resolv_conf: text("/etc/resolv.conf"),
+    });
+    read.await.unwrap_or_default()
+}
+
+/// Rewrites a file that containers have mounted, keeping the file itself; nothing when it says the same already.
+fn write_in_place(path: &Path, text: &str) -> Result<(), VolumeError> {
+    if fs::read_to_string(path).is_ok_and(|now| now == text) {
+        return Ok(());
+    }
+    fs::write(path, text).map_err(VolumeError::io("writing", path))?;
+    let open = fs::Permissions::from_mode(0o644);
+    fs::set_permissions(path, open).map_err(VolumeError::io("opening", path))
+}
+
+fn remove_folder(folder: &Path) -> Result<(), VolumeError> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(VolumeError::io("removing", folder)(error)),
+        _ => Ok(()),
+    }
+}

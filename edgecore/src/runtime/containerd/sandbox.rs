@@ -1,0 +1,302 @@
+//! What the containers of a pod share: network, IPC and UTS namespaces, shared memory, and the pod's network.
+//!
+//! No process keeps them: each namespace is mounted on a file below the run folder (as `ip netns` does), which the
+//! containers' specifications name. A reboot takes them all away, and [`Sandboxes::prepare`] makes them again.
+//!
+//! A pod without the host's network gets a network namespace with a loopback device. When the node has a pod network
+//! (CNI), the pod is attached to it; without one the pod has no address, and nothing outside it can reach it.
+
+use std::collections::BTreeSet;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use proto::object::Uid;
+
+use super::cni::{self, Attachment, CniError, Pod};
+use crate::runtime::{Network, RuntimeError, Sandbox, sys};
+
+/// A pod's `/dev/shm`; what everybody else gives.
+const SHARED_MEMORY: &str = "mode=1777,size=65536k";
+
+const PREPARE: &str = "preparing the pod's sandbox";
+const RELEASE: &str = "releasing the pod's sandbox";
+
+/// The namespaces a pod may have, as files of its folder.
+const NAMESPACES: [(&str, libc::c_int); 3] = [
+    ("net", libc::CLONE_NEWNET),
+    ("uts", libc::CLONE_NEWUTS),
+    ("ipc", libc::CLONE_NEWIPC),
+];
+
+/// All sandboxes of one runtime.
+#[derive(Debug)]
+pub(super) struct Sandboxes {
+    /// Emptied by a reboot.
+    run_dir: PathBuf,
+    /// Survives one.
+    state_dir: PathBuf,
+    cgroup_parent: String,
+    cni: cni::Config,
+    /// The attachments that were checked since this process started.
+    checked: Mutex<BTreeSet<Uid>>,
+}
+
+impl Sandboxes {
+    pub(super) fn new(run_dir: PathBuf, state_dir: PathBuf, cgroup_parent: String, cni: cni::Config) -> Self {
+        Self {
+            run_dir,
+            state_dir,
+            cgroup_parent,
+            cni,
+            checked: Mutex::default(),
+        }
+    }
+
+    /// Where a pod's namespaces and shared memory are.
+    pub(super) fn folder(&self, pod: Uid) -> PathBuf {
+        self.run_dir.join("pods").join(pod.to_string())
+    }
+
+    pub(super) fn cgroup_parent(&self) -> &str {
+        &self.cgroup_parent
+    }
+
+    /// Makes what is missing.
+    pub(super) async fn prepare(&self, sandbox: &Sandbox) -> Result<Network, RuntimeError> {
+        let folder = self.folder(sandbox.pod);
+        let wanted = sandbox.clone();
+        let made = on_thread(move || make(&folder, &wanted))
+            .await
+            .map_err(failed(PREPARE))?;
+        if sandbox.host_network {
+            return Ok(Network::default());
+        }
+        self.attach(sandbox, made).await
+    }
+
+    /// Attaches the pod to the node's pod network; `anew` when its namespace is new, so that nothing in it is attached.
+    async fn attach(&self, sandbox: &Sandbox, anew: bool) -> Result<Network, RuntimeError> {
+        let known = self.read(sandbox.pod).map_err(failed(PREPARE))?;
+        if let Some(attachment) = known.filter(|attachment| attachment.result.is_some() && !anew) {
+            if self.note_checked(sandbox.pod) {
+                return Ok(Network { addresses: attachment.addresses() });
+            }
+            match self.cni.check(&attachment).await {
+                Ok(()) => return Ok(Network { addresses: attachment.addresses() }),
+                // Repaired below, in the same namespace, under the containers that run in it.
+                Err(error) => {
+                    let reason = explain(&error);
+                    tracing::warn!(pod = %sandbox.pod, reason, "the pod's network is not as it was; attaching it again");
+                }
+            }
+        }
+        // What an earlier attempt, or the time before a reboot, left behind.
+        self.detach(sandbox.pod, PREPARE).await?;
+        let Some(network) = self.cni.network().map_err(refused(PREPARE))? else {
+            return Ok(Network::default());
+        };
+        let pod = Pod {
+            uid: sandbox.pod.to_string(),
+            namespace: sandbox.namespace.clone(),
+            name: sandbox.name.clone(),
+            netns: self.folder(sandbox.pod).join("net"),
+        };
+        let mut attachment = Attachment { network, pod, result: None };
+        self.write(sandbox.pod, &attachment).map_err(failed(PREPARE))?;
+        self.cni.add(&mut attachment).await.map_err(refused(PREPARE))?;
+        self.write(sandbox.pod, &attachment).map_err(failed(PREPARE))?;
+        self.note_checked(sandbox.pod);
+        Ok(Network { addresses: attachment.addresses() })
+    }
+
+    async fn detach(&self, pod: Uid, action: &'static str) -> Result<(), RuntimeError> {
+        let Some(attachment) = self.read(pod).map_err(failed(action))? else {
+            return Ok(());
+        };
+        self.cni.del(&attachment).await.map_err(refused(action))?;
+        std::fs::remove_file(self.record(pod)).map_err(failed(action))
+    }
+
+    /// Takes everything away; repeatable.
+    pub(super) async fn release(&self, pod: Uid) -> Result<(), RuntimeError> {
+        self.detach(pod, RELEASE).await?;
+        self.checked.lock().unwrap_or_else(PoisonError::into_inner).remove(&pod);
+        let (folder, cgroup) = (self.folder(pod), self.cgroup(pod));
+        let removed = on_thread(move || {
+            unmake(&folder)?;
+            remove_cgroup(Path::new("/sys/fs/cgroup"), &cgroup)
+        });
+        removed.await.map_err(failed(RELEASE))
+    }
+
+    /// The pod's cgroup, relative to a hierarchy.
+    fn cgroup(&self, pod: Uid) -> PathBuf {
+        Path::new(self.cgroup_parent.trim_start_matches('/')).join(format!("pod{pod}"))
+    }
+
+    /// Whether it was checked before.
+    fn note_checked(&self, pod: Uid) -> bool {
+        !self.checked.lock().unwrap_or_else(PoisonError::into_inner).insert(pod)
+    }
+
+    fn record(&self, pod: Uid) -> PathBuf {
+        self.state_dir.join("cni").join(format!("{pod}.json"))
+    }
+
+    fn read(&self, pod: Uid) -> io::Result<Option<Attachment>> {
+        match std::fs::read(self.record(pod)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            // A damaged one is as good as none.
+            bytes => Ok(serde_json::from_slice(&bytes?).ok()),
+        }
+    }
+
+    fn write(&self, pod: Uid, attachment: &Attachment) -> io::Result<()> {
+        let path = self.record(pod);
+        std::fs::create_dir_all(self.state_dir.join("cni"))?;
+        let new = path.with_extension("new");
+        let mut file = std::fs::File::create(&new)?;
+        file.write_all(&serde_json::to_vec(attachment)?)?;
+        // On the disk before anything is attached: a lost record is an address lost for good.
+        file.sync_all()?;
+        std::fs::rename(new, path)
+    }
+}
+
+/// Whether the network namespace was made now.
+fn make(folder: &Path, sandbox: &Sandbox) -> io::Result<bool> {
+    std::fs::create_dir_all(folder)?;
+    let wanted = |name| match name {
+        "ipc" => !sandbox.host_ipc,
+        _ => !sandbox.host_network,
+    };
+    let mounted = mounted()?;
+    let missing: Vec<_> = NAMESPACES
+        .into_iter()
+        .map(|(name, flag)| (name, folder.join(name), flag))
+        .filter(|(name, path, _)| wanted(name) && !mounted.contains(path))
+        .collect();
+    if !sandbox.host_ipc && !mounted.contains(&folder.join("shm")) {
+        let shm = folder.join("shm");
+        std::fs::create_dir_all(&shm)?;
+        let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+        sys::mount(Path::new("shm"), &shm, "tmpfs", flags, SHARED_MEMORY)?;
+    }
+    if missing.is_empty() {
+        return Ok(false);
+    }
+    sys::unshare(missing.iter().fold(0, |flags, (_, _, flag)| flags | flag))?;
+    for (name, path, _) in &missing {
+        match *name {
+            "net" => sys::loopback_up()?,
+            "uts" => sys::set_hostname(&sandbox.hostname)?,
+            _ => {}
+        }
+        std::fs::write(path, "")?;
+        sys::mount(
+            &Path::new("/proc/thread-self/ns").join(name),
+            path,
+            "",
+            libc::MS_BIND,
+            "",
+        )?;
+    }
+    Ok(missing.iter().any(|(name, _, _)| *name == "net"))
+}
+
+fn unmake(folder: &Path) -> io::Result<()> {
+    let mounted = mounted()?;
+    for name in ["net", "uts", "ipc", "shm"] {
+        let path = folder.join(name);
+        if mounted.contains(&path) {
+            sys::unmount(&path)?;
+        }
+    }
+    missing_is_fine(std::fs::remove_dir_all(folder))
+}
+
+/// Removes the pod's cgroup from the unified hierarchy or from every one there is. The containers' own are removed with
+/// them; one that is still busy is an error, because something runs in it.
+fn remove_cgroup(root: &Path, cgroup: &Path) -> io::Result<()> {
+    let hierarchies = std::fs::read_dir(root)?
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir());
+    for hierarchy in hierarchies.chain([root.to_owned()]) {
+        missing_is_fine(std::fs::remove_dir(hierarchy.join(cgroup)))?;
+    }
+    Ok(())
+}
+
+fn missing_is_fine(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Every mount point this process sees.
+fn mounted() -> io::Result<BTreeSet<PathBuf>> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
+    Ok(table
+        .lines()
+        .filter_map(|line| line.split(' ').nth(4))
+        .map(PathBuf::from)
+        .collect())
+}
+
+/// Runs something on a thread of its own, which may leave this process' namespaces because it ends.
+pub(super) async fn on_thread<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let (done, result) = tokio::sync::oneshot::channel();
+    std::thread::Builder::new()
+        .name("namespaces".into())
+        .spawn(move || drop(done.send(work())))?;
+    result.await.map_err(io::Error::other)?
+}
+
+fn failed(action: &'static str) -> impl Fn(io::Error) -> RuntimeError {
+    move |error| match error.kind() {
+        io::ErrorKind::StorageFull => RuntimeError::DiskFull { action },
+        _ => RuntimeError::Failed { action, reason: error.to_string() },
+    }
+}
+
+fn refused(action: &'static str) -> impl Fn(CniError) -> RuntimeError {
+    move |error| RuntimeError::Failed { action, reason: explain(&error) }
+}
+
+/// An error with its causes, for where only text goes.
+pub(super) fn explain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cgroup_is_removed_from_every_hierarchy_and_only_when_empty() {
+        let root = std::env::temp_dir().join(format!("edgehold-cgroup-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&root);
+        let pod = Path::new("edgehold/pod1");
+        for hierarchy in ["cpu", "memory"] {
+            std::fs::create_dir_all(root.join(hierarchy).join(pod)).unwrap();
+        }
+        std::fs::create_dir_all(root.join("pids")).unwrap();
+        remove_cgroup(&root, pod).unwrap();
+        assert!(!root.join("cpu").join(pod).exists() && !root.join("memory").join(pod).exists());
+        remove_cgroup(&root, pod).unwrap();
+        std::fs::create_dir_all(root.join(pod).join("c-0")).unwrap();
+        assert!(remove_cgroup(&root, pod).is_err());
+    }
+
+    #[test]
+    fn an_error_is_told_with_its_causes() {
+        let error = CniError::Run { plugin: "bridge".into(), source: io::Error::other("no") };
+        assert_eq!(explain(&error), "running the plugin bridge: no");
+    }
+}

@@ -1,0 +1,261 @@
+use proto::object::Uid;
+
+use super::*;
+use crate::runtime::{Labels, Security};
+
+fn sandbox() -> Sandbox {
+    Sandbox {
+        pod: Uid::random([1; 16]),
+        namespace: "default".into(),
+        name: "web-0".into(),
+        hostname: "web-0".into(),
+        host_network: false,
+        host_pid: false,
+        host_ipc: false,
+    }
+}
+
+fn container() -> Container {
+    Container {
+        labels: Labels {
+            pod: Uid::random([1; 16]),
+            namespace: "default".into(),
+            pod_name: "web-0".into(),
+            container: "web".into(),
+            attempt: 2,
+            hash: 0,
+        },
+        image: "web:1".into(),
+        command: Vec::new(),
+        args: Vec::new(),
+        env: Vec::new(),
+        working_dir: None,
+        mounts: Vec::new(),
+        limits: Limits::default(),
+        security: Security::default(),
+        tty: false,
+        log: "/var/log/pods/x/0.log".into(),
+    }
+}
+
+fn image() -> Run {
+    Run {
+        user: None,
+        env: Some(vec!["PATH=/bin".into(), "A=image".into()]),
+        entrypoint: Some(vec!["/entry".into()]),
+        cmd: Some(vec!["cmd".into()]),
+        working_dir: Some("/srv".into()),
+    }
+}
+
+/// A machine that has all default capabilities and some more, but not SYS_RESOURCE.
+fn machine() -> Machine {
+    let more = [Capability::SysAdmin, Capability::NetAdmin];
+    let all = DEFAULT_CAPABILITIES
+        .into_iter()
+        .chain(more)
+        .map(|capability| (capability.to_string(), capability));
+    Machine {
+        capabilities: all.collect(),
+        unified_cgroups: true,
+        devices: Vec::new(),
+    }
+}
+
+fn spec(sandbox: &Sandbox, container: &Container) -> Result<Spec, String> {
+    build(&Input {
+        sandbox,
+        container,
+        image: &image(),
+        account: &Account::default(),
+        machine: &machine(),
+        shared: Path::new("/run/x"),
+        cgroup_parent: "/edgehold",
+    })
+}
+
+fn process_of(container: &Container) -> Process {
+    spec(&sandbox(), container).unwrap().process().clone().unwrap()
+}
+
+#[test]
+fn command_and_arguments_follow_kubernetes_table() {
+    let check = |command: &[&str], own: &[&str], expected: &[&str]| {
+        let list = |items: &[&str]| items.iter().map(|item| (*item).to_owned()).collect::<Vec<_>>();
+        let container = Container { command: list(command), args: list(own), ..container() };
+        assert_eq!(args(&container, &image()).unwrap(), expected);
+    };
+    check(&[], &[], &["/entry", "cmd"]);
+    check(&[], &["x"], &["/entry", "x"]);
+    check(&["/own"], &[], &["/own"]);
+    check(&["/own"], &["x"], &["/own", "x"]);
+    assert!(args(&container(), &Run::default()).is_err());
+}
+
+#[test]
+fn the_last_one_to_name_a_variable_wins() {
+    let env = vec![
+        ("A".into(), "own".into()),
+        ("B".into(), "x=y".into()),
+        ("HOSTNAME".into(), "h".into()),
+    ];
+    let process = process_of(&Container { env, ..container() });
+    assert_eq!(
+        process.env().clone().unwrap(),
+        ["PATH=/bin", "HOSTNAME=h", "HOME=/root", "A=own", "B=x=y"]
+    );
+    assert_eq!(process.cwd(), Path::new("/srv"));
+    let working_dir = Some("/own".to_owned());
+    assert_eq!(
+        process_of(&Container { working_dir, ..container() }).cwd(),
+        Path::new("/own")
+    );
+}
+
+#[test]
+fn capabilities_are_dropped_before_they_are_added() {
+    let check = |added: &[&str], dropped: &[&str], expected: Option<usize>| {
+        let list = |items: &[&str]| items.iter().map(|item| (*item).to_owned()).collect::<Vec<_>>();
+        let security = Security {
+            capabilities_added: list(added),
+            capabilities_dropped: list(dropped),
+            ..Security::default()
+        };
+        let container = Container { security, ..container() };
+        let spec = spec(&sandbox(), &container).ok();
+        let bounding = spec.map(|spec| {
+            let capabilities = spec.process().clone().unwrap().capabilities().clone().unwrap();
+            assert_eq!(capabilities.bounding(), capabilities.effective());
+            assert_eq!(capabilities.ambient().as_ref().unwrap().len(), 0);
+            capabilities.bounding().as_ref().unwrap().len()
+        });
+        assert_eq!(bounding, expected, "{added:?} {dropped:?}");
+    };
+    check(&[], &[], Some(14));
+    check(&[], &["ALL"], Some(0));
+    check(&["NET_ADMIN"], &["ALL"], Some(1));
+    check(&["CAP_NET_ADMIN", "CHOWN"], &["NET_RAW"], Some(14));
+    check(&["ALL"], &[], Some(16));
+    check(&["ALL"], &["SYS_ADMIN"], Some(15));
+    check(&["SYS_RESOURCE"], &[], None);
+    check(&["NO_SUCH"], &[], None);
+}
+
+#[test]
+fn a_pod_shares_what_it_should() {
+    let kinds = |sandbox: &Sandbox| {
+        let spec = spec(sandbox, &container()).unwrap();
+        let all = spec.linux().clone().unwrap().namespaces().clone().unwrap();
+        all.iter()
+            .map(|namespace| {
+                (
+                    namespace.typ(),
+                    namespace.path().clone().map(|path| path.display().to_string()),
+                )
+            })
+            .collect::<Vec<_>>()
+    };
+    let path = |name: &str| Some(format!("/run/x/{name}"));
+    let own = [
+        (LinuxNamespaceType::Mount, None),
+        (LinuxNamespaceType::Pid, None),
+        (LinuxNamespaceType::Ipc, path("ipc")),
+        (LinuxNamespaceType::Network, path("net")),
+        (LinuxNamespaceType::Uts, path("uts")),
+        (LinuxNamespaceType::Cgroup, None),
+    ];
+    assert_eq!(kinds(&sandbox()), own);
+    let host = Sandbox {
+        host_network: true,
+        host_pid: true,
+        host_ipc: true,
+        ..sandbox()
+    };
+    assert_eq!(kinds(&host), [own[0].clone(), own[5].clone()]);
+}
+
+#[test]
+fn limits_become_what_the_kernel_takes() {
+    let of = |limits: Limits| resources(&limits, false).unwrap();
+    let none = of(Limits::default());
+    assert!(none.memory().is_none() && none.pids().is_none());
+    assert_eq!(none.cpu().as_ref().unwrap().quota(), None);
+    let set = of(Limits {
+        cpu_request_milli: 500,
+        cpu_limit_milli: 1500,
+        memory_limit_bytes: 64 << 20,
+        pids_max: 100,
+    });
+    let cpu = set.cpu().as_ref().unwrap();
+    assert_eq!(
+        (cpu.shares(), cpu.quota(), cpu.period()),
+        (Some(512), Some(150_000), Some(100_000))
+    );
+    assert_eq!(set.memory().as_ref().unwrap().limit(), Some(64 << 20));
+    assert_eq!(set.pids().unwrap().limit(), 100);
+    let least = of(Limits {
+        cpu_request_milli: 1,
+        cpu_limit_milli: 1,
+        ..Limits::default()
+    });
+    let cpu = least.cpu().as_ref().unwrap();
+    assert_eq!((cpu.shares(), cpu.quota()), (Some(CPU_SHARES_MIN), Some(1000)));
+    assert!(resources(&Limits { memory_limit_bytes: u64::MAX, ..Limits::default() }, false).is_err());
+}
+
+#[test]
+fn mounts_below_others_come_later_and_replace_ours() {
+    let mount =
+        |target: &str, read_only| crate::runtime::Mount { source: "/src".into(), target: target.into(), read_only };
+    let mounts = vec![mount("/a/b/c", true), mount("/a", false), mount("/dev/shm", false)];
+    let spec = spec(&sandbox(), &Container { mounts, ..container() }).unwrap();
+    let all = spec.mounts().clone().unwrap();
+    let targets: Vec<_> = all
+        .iter()
+        .map(|mount| mount.destination().display().to_string())
+        .collect();
+    assert_eq!(targets[targets.len() - 3..], ["/a", "/dev/shm", "/a/b/c"]);
+    assert_eq!(targets.iter().filter(|target| *target == "/dev/shm").count(), 1);
+    assert_eq!(
+        all.last().unwrap().options().clone().unwrap(),
+        ["rbind", "rprivate", "ro"]
+    );
+}
+
+#[test]
+fn a_privileged_container_sees_everything_and_others_do_not() {
+    let plain = spec(&sandbox(), &container()).unwrap();
+    let linux = plain.linux().clone().unwrap();
+    assert!(
+        linux
+            .masked_paths()
+            .as_ref()
+            .is_some_and(|paths| paths.contains(&"/proc/kcore".to_owned()))
+    );
+    assert!(
+        linux
+            .readonly_paths()
+            .as_ref()
+            .is_some_and(|paths| paths.contains(&"/proc/sys".to_owned()))
+    );
+    assert!(!linux.resources().clone().unwrap().devices().clone().unwrap()[0].allow());
+    assert_eq!(plain.process().clone().unwrap().rlimits(), &None);
+    assert_eq!(plain.hostname(), &None);
+    let pod = sandbox().pod;
+    assert_eq!(
+        linux.cgroups_path().clone().unwrap(),
+        Path::new(&format!("/edgehold/pod{pod}/web-2"))
+    );
+    assert_eq!(plain.annotations().clone().unwrap()[SHIM_GROUP], pod.to_string());
+
+    let security = Security { privileged: true, ..Security::default() };
+    let spec = spec(&sandbox(), &Container { security, ..container() }).unwrap();
+    let linux = spec.linux().clone().unwrap();
+    assert_eq!(
+        (linux.masked_paths().clone(), linux.readonly_paths().clone()),
+        (Some(vec![]), Some(vec![]))
+    );
+    assert!(linux.resources().clone().unwrap().devices().clone().unwrap()[0].allow());
+    let capabilities = spec.process().clone().unwrap().capabilities().clone().unwrap();
+    assert_eq!(capabilities.bounding().as_ref().unwrap().len(), 16);
+}

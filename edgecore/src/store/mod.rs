@@ -1,0 +1,178 @@
+//! The node's store: what should be here, what was reported, what is still to be said, what pods remember.
+//!
+//! One thread owns the one connection to `node.db`; everybody else holds a [`NodeStore`] and asks. A commit is durable
+//! when it is answered, and one that was handed over is done. An idle store writes nothing.
+//!
+//! Entries are kept as the cloud's projections, which is what patches and digests are about; [`restore`] gives them back
+//! their names. Secret bodies are sealed with a key file of its own. A damaged file is set aside and a new one begun: the
+//! cloud fills it again, and pods run on.
+
+mod file;
+mod schema;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+
+use daemon::seal::{KeyError, SealingKey};
+use daemon::sqlite::{self, Mode, SqliteError};
+use proto::object::{Key, Kind, Uid};
+use proto::session::CommitError;
+use proto::session::edge::{Batch, Outcome, Recovered};
+use proto::value::Value;
+use tokio::sync::{mpsc, oneshot};
+
+use self::file::File;
+use crate::pods::Desired;
+
+/// The database in the data folder.
+pub const DATABASE: &str = "node.db";
+
+const SEALING_KEY: &str = "sealing.key";
+
+/// Requests that wait for the thread; more wait in their callers.
+const JOBS_MAX: usize = 64;
+
+/// The store's handle. The thread ends when the last one is dropped.
+#[derive(Debug, Clone)]
+pub struct NodeStore {
+    jobs: mpsc::Sender<Job>,
+}
+
+/// What a commit did, and the keys of the entries that it changed.
+#[derive(Debug)]
+pub struct Committed {
+    pub outcome: Outcome,
+    pub changed: Vec<Key>,
+}
+
+/// A store that cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("preparing the sealing key")]
+    Key(#[source] KeyError),
+    #[error("opening the node's store")]
+    File(#[source] SqliteError),
+    #[error("reading the node's store")]
+    Read(#[source] rusqlite::Error),
+    #[error("starting the store's thread")]
+    Thread(#[source] std::io::Error),
+}
+
+#[derive(Debug)]
+enum Job {
+    Commit(Box<Batch>, oneshot::Sender<Result<Committed, CommitError>>),
+    Entry(Key, oneshot::Sender<Option<Arc<Desired>>>),
+    Entries(Kind, oneshot::Sender<Vec<Arc<Desired>>>),
+    Memory(Uid, oneshot::Sender<Option<Vec<u8>>>),
+    Remember(Uid, Option<Vec<u8>>, oneshot::Sender<()>),
+    Close(oneshot::Sender<()>),
+}
+
+impl NodeStore {
+    /// Opens the store in the data folder and recovers what was durable.
+    pub fn open(folder: &Path) -> Result<(Self, Recovered), OpenError> {
+        let mut file = match open_file(folder) {
+            Err(OpenError::File(error)) if error.is_damage() => {
+                let aside = sqlite::set_aside(&folder.join(DATABASE)).map_err(OpenError::File)?;
+                tracing::error!(aside = %aside.display(), "the node's store is damaged and was set aside: {error}");
+                open_file(folder)?
+            }
+            other => other?,
+        };
+        let recovered = file.recover().map_err(OpenError::Read)?;
+        let (jobs, mut queue) = mpsc::channel::<Job>(JOBS_MAX);
+        let work = move || {
+            let mut closed = None;
+            while let Some(job) = queue.blocking_recv() {
+                match job {
+                    Job::Close(reply) => {
+                        closed = Some(reply);
+                        break;
+                    }
+                    job => file.work(job),
+                }
+            }
+            // Folds the log into the file: the mark of a clean stop.
+            drop(file);
+            // Nobody need wait for it.
+            closed.map(|reply| reply.send(()));
+        };
+        thread::Builder::new()
+            .name("store".to_owned())
+            .spawn(work)
+            .map_err(OpenError::Thread)?;
+        Ok((Self { jobs }, recovered))
+    }
+
+    /// Makes a batch durable, all or nothing. Dropping the future does not take it back.
+    pub async fn commit(&self, batch: Batch) -> Result<Committed, CommitError> {
+        self.ask(|reply| Job::Commit(Box::new(batch), reply))
+            .await
+            .unwrap_or(Err(CommitError::Failed))
+    }
+
+    /// One entry.
+    pub async fn entry(&self, key: Key) -> Option<Arc<Desired>> {
+        self.ask(|reply| Job::Entry(key, reply)).await.flatten()
+    }
+
+    /// Every entry of a kind, in the order of namespace and name.
+    pub async fn entries(&self, kind: Kind) -> Vec<Arc<Desired>> {
+        self.ask(|reply| Job::Entries(kind, reply)).await.unwrap_or_default()
+    }
+
+    /// What a pod remembers.
+    pub async fn memory(&self, pod: Uid) -> Option<Vec<u8>> {
+        self.ask(|reply| Job::Memory(pod, reply)).await.flatten()
+    }
+
+    /// Keeps what a pod remembers, or drops it.
+    pub async fn remember(&self, pod: Uid, memory: Option<Vec<u8>>) {
+        self.ask(|reply| Job::Remember(pod, memory, reply)).await;
+    }
+
+    /// Closes the file; whoever asks afterwards gets nothing.
+    pub async fn close(&self) {
+        self.ask(Job::Close).await;
+    }
+
+    /// `None` when the thread is gone, which ends the process by other ways.
+    async fn ask<T>(&self, job: impl FnOnce(oneshot::Sender<T>) -> Job) -> Option<T> {
+        let (reply, answer) = oneshot::channel();
+        self.jobs.send(job(reply)).await.ok()?;
+        answer.await.ok()
+    }
+}
+
+fn open_file(folder: &Path) -> Result<File, OpenError> {
+    let key: PathBuf = folder.join(SEALING_KEY);
+    let seal = if key.exists() {
+        SealingKey::load(&key)
+    } else {
+        SealingKey::create(&key)
+    };
+    let seal = seal.map_err(OpenError::Key)?;
+    let connection = sqlite::open(&folder.join(DATABASE), &schema::MIGRATIONS, Mode::Durable);
+    Ok(File { connection: connection.map_err(OpenError::File)?, seal })
+}
+
+/// Reads the pods of a store that no edge core has open for writing, or that one has: for people who ask.
+pub fn read_pods(folder: &Path) -> Result<Vec<(Key, Uid, Option<Value>)>, OpenError> {
+    let connection = sqlite::open(&folder.join(DATABASE), &schema::MIGRATIONS, Mode::Reader);
+    file::pods(&connection.map_err(OpenError::File)?).map_err(OpenError::Read)
+}
+
+/// An entry as an object: a projection with the names that stand beside it.
+pub fn restore(key: &Key, uid: Uid, mut projection: Value) -> Value {
+    projection.set(&["kind"], key.kind.kind());
+    projection.set(&["metadata", "name"], key.name.as_str());
+    if !key.namespace.is_empty() {
+        projection.set(&["metadata", "namespace"], key.namespace.as_str());
+    }
+    projection.set(&["metadata", "uid"], uid.to_string());
+    projection
+}
+
+#[cfg(test)]
+mod tests;

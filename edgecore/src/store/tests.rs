@@ -1,0 +1,176 @@
+//! The store on a real file.
+
+use proto::delta::{Patch, diff};
+use proto::digest::{EntryHash, Inventory};
+use proto::object::{Epoch, Revision};
+use proto::session::edge::{Change, Desired as Op, Report, Reported};
+use proto::value::json;
+
+use super::*;
+
+fn parse(text: &str) -> Value {
+    json::parse(text.as_bytes()).unwrap()
+}
+
+fn upsert(uid: Uid, key: Option<Key>, change: Change) -> Op {
+    Op::Upsert { uid, key, revision: Revision(7), change }
+}
+
+fn desired(ops: Vec<Op>) -> Batch {
+    Batch { desired: ops, ..Batch::default() }
+}
+
+#[tokio::test]
+async fn what_was_committed_is_recovered() {
+    let folder = tempfile::tempdir().unwrap();
+    let (pod, like, secret) = (Uid([1; 16]), Uid([2; 16]), Uid([3; 16]));
+    let one = parse(r#"{"apiVersion":"v1","spec":{"image":"a","args":["x"]}}"#);
+    let two = parse(r#"{"apiVersion":"v1","spec":{"image":"b","args":["x"]}}"#);
+    let hidden = parse(r#"{"apiVersion":"v1","data":{"key":"cGFzc3dvcmQ="}}"#);
+    let key = |kind: &str, name: &str| Key::new(kind, "n", name);
+    let report = |text: &str| Arc::new(Report::new(pod, &parse(text)));
+    let expected = {
+        let (store, recovered) = NodeStore::open(folder.path()).unwrap();
+        assert_eq!(recovered, Recovered::default());
+        let batch = desired(vec![
+            upsert(pod, Some(key("Pod", "one")), Change::Full(one.clone())),
+            // Against another entry of the same batch.
+            upsert(
+                like,
+                Some(key("Pod", "two")),
+                Change::Patch { base: pod, patch: diff(&one, &two) },
+            ),
+            upsert(secret, Some(key("Secret", "s")), Change::Full(hidden.clone())),
+        ]);
+        let committed = store.commit(batch).await.unwrap();
+        assert_eq!(
+            committed.changed,
+            [key("Pod", "one"), key("Pod", "two"), key("Secret", "s")]
+        );
+        let held: Inventory = [
+            (pod, EntryHash::of(&key("Pod", "one"), pod, &one)),
+            (like, EntryHash::of(&key("Pod", "two"), like, &two)),
+            (secret, EntryHash::of(&key("Secret", "s"), secret, &hidden)),
+        ]
+        .into_iter()
+        .collect();
+        let hashes: Vec<_> = committed.outcome.into_iter().collect::<Result<_, _>>().unwrap();
+        assert_eq!(hashes, [pod, like, secret].map(|uid| held.hash(uid).unwrap()));
+        let (latest, acked) = (report(r#"{"phase":"Running"}"#), report(r#"{"phase":"Pending"}"#));
+        let batch = Batch {
+            reports: [
+                (
+                    pod,
+                    Some(Reported { latest: Arc::clone(&latest), acked: Some(Arc::clone(&acked)) }),
+                ),
+                (
+                    like,
+                    Some(Reported {
+                        latest: Arc::clone(&latest),
+                        acked: Some(Arc::clone(&latest)),
+                    }),
+                ),
+            ]
+            .into(),
+            gone: [(like, true)].into(),
+            events: vec![(1, vec![1]), (2, vec![2]), (3, vec![3])],
+            events_done: Some(1),
+            mark: Some((Epoch(u64::MAX), Revision(9))),
+            incarnation: Some([5; 8]),
+            ..Batch::default()
+        };
+        store.commit(batch).await.unwrap();
+        store.remember(pod, Some(vec![4])).await;
+        store.close().await;
+        let like_report = Arc::new(Report::new(like, &parse(r#"{"phase":"Running"}"#)));
+        Recovered {
+            epoch: Epoch(u64::MAX),
+            applied: Revision(9),
+            incarnation: [5; 8],
+            number: 3,
+            held,
+            reports: [
+                (pod, Reported { latest, acked: Some(acked) }),
+                (
+                    like,
+                    Reported { latest: Arc::clone(&like_report), acked: Some(like_report) },
+                ),
+            ]
+            .into(),
+            gone: [like].into(),
+            events: [(2, vec![2]), (3, vec![3])].into(),
+        }
+    };
+    let (store, recovered) = NodeStore::open(folder.path()).unwrap();
+    assert_eq!(recovered, expected);
+    let entry = store.entry(key("Secret", "s")).await.unwrap();
+    assert_eq!(entry.value.text_at(&["data", "key"]), Some("cGFzc3dvcmQ="));
+    assert_eq!(entry.value.text_at(&["metadata", "name"]), Some("s"));
+    assert_eq!(store.entries(Kind::from("Pod")).await.len(), 2);
+    assert_eq!(store.memory(pod).await, Some(vec![4]));
+    // A deletion takes the memory along.
+    store.commit(desired(vec![Op::Delete { uid: pod }])).await.unwrap();
+    assert_eq!(
+        (store.entry(key("Pod", "one")).await, store.memory(pod).await),
+        (None, None)
+    );
+}
+
+#[tokio::test]
+async fn a_patch_that_does_not_fit_changes_nothing_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, _) = NodeStore::open(folder.path()).unwrap();
+    let (uid, other) = (Uid([1; 16]), Uid([2; 16]));
+    let key = Key::new("Pod", "n", "one");
+    let patch = Patch::Elements(vec![]);
+    let batch = desired(vec![
+        upsert(uid, Some(key.clone()), Change::Full(parse("{}"))),
+        upsert(uid, None, Change::Patch { base: uid, patch: patch.clone() }),
+        upsert(other, Some(key.clone()), Change::Patch { base: other, patch }),
+        upsert(other, None, Change::Full(parse("{}"))),
+    ]);
+    let outcome = store.commit(batch).await.unwrap().outcome;
+    assert!(matches!(outcome[..], [Ok(_), Err(_), Err(_), Err(_)]), "{outcome:?}");
+    assert_eq!(store.entries(Kind::from("Pod")).await.len(), 1);
+}
+
+#[tokio::test]
+async fn secrets_stand_in_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, _) = NodeStore::open(folder.path()).unwrap();
+    let secret = parse(r#"{"data":{"key":"c2VjcmV0LXRleHQ="}}"#);
+    let key = Key::new("Secret", "n", "s");
+    store
+        .commit(desired(vec![upsert(Uid([1; 16]), Some(key), Change::Full(secret))]))
+        .await
+        .unwrap();
+    for file in std::fs::read_dir(folder.path()).unwrap() {
+        let bytes = std::fs::read(file.unwrap().path()).unwrap();
+        assert!(!bytes.windows(10).any(|window| window == b"c2VjcmV0LX"));
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_store_is_set_aside() {
+    let folder = tempfile::tempdir().unwrap();
+    {
+        let (store, _) = NodeStore::open(folder.path()).unwrap();
+        let key = Key::new("Pod", "n", "one");
+        let batch = desired(vec![upsert(Uid([1; 16]), Some(key), Change::Full(parse("{}")))]);
+        store.commit(batch).await.unwrap();
+        store.close().await;
+    }
+    std::fs::write(
+        folder.path().join(DATABASE),
+        "not a database at all, but long enough to look at",
+    )
+    .unwrap();
+    let (store, recovered) = NodeStore::open(folder.path()).unwrap();
+    assert_eq!(recovered, Recovered::default());
+    assert!(store.entries(Kind::from("Pod")).await.is_empty());
+    assert!(
+        std::fs::read_dir(folder.path())
+            .unwrap()
+            .any(|file| { file.unwrap().file_name().to_string_lossy().contains("damaged") })
+    );
+}

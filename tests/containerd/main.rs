@@ -1,0 +1,12 @@
+//! The containerd runtime on a real containerd and runc: each test has a daemon, folders and cgroups of its own, and ends
+//! by looking for leftovers.
+//!
+//! Needs root and the packages containerd, runc, containernetworking-plugins and iptables, and what `images/build`
+//! needs.
+#![expect(clippy::unwrap_used, reason = "what supports a test fails by panicking, too")]
+
+mod images;
+mod life;
+mod node;
+mod pods;
+mod registry;

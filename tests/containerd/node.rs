@@ -1,0 +1,399 @@
+//! A containerd of one's own and what tests ask of it.
+
+use std::collections::BTreeMap;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use edgecore::images::Clock;
+use edgecore::runtime::containerd::{CniConfig, Config, Containerd};
+use edgecore::runtime::{Container, Event, Labels, Limits, Runtime as _, Sandbox, Security, Seen, State};
+use proto::object::Uid;
+use proto::time::Wall;
+use tokio::sync::mpsc::Receiver;
+
+pub(crate) const WEB: &str = "images.edgehold.dev/web:1";
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// The date does not matter; that it is passed through does.
+pub(crate) fn clock() -> Clock {
+    Arc::new(|| Wall { ms: 1_000, trusted: false })
+}
+
+pub(crate) struct Node {
+    pub(crate) folder: PathBuf,
+    pub(crate) runtime: Containerd,
+    pub(crate) config: Config,
+    daemon: Child,
+}
+
+impl Node {
+    /// A daemon with nothing in it.
+    pub(crate) async fn empty(name: &str) -> Self {
+        let folder = PathBuf::from(format!("/tmp/eh-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(folder.join("cni")).unwrap();
+        let config = Config {
+            socket: folder.join("c.sock"),
+            run_dir: folder.join("run"),
+            state_dir: folder.join("state"),
+            log_program: env!("CARGO_BIN_EXE_edgehold-log-shim").into(),
+            cgroup_parent: format!("/edgehold-test-{}", std::process::id()),
+            cni: CniConfig { conf_dir: folder.join("cni"), ..CniConfig::default() },
+            ..Config::default()
+        };
+        let daemon = start_daemon(&folder);
+        let node = Self {
+            runtime: Containerd::new(config.clone(), clock()).unwrap(),
+            folder,
+            config,
+            daemon,
+        };
+        node.answers().await;
+        node
+    }
+
+    /// A daemon with the image [`WEB`].
+    pub(crate) async fn new(name: &str) -> Self {
+        let node = Self::empty(name).await;
+        assert_eq!(node.runtime.import(&archive("web")).await.unwrap(), [WEB]);
+        node
+    }
+
+    pub(crate) async fn answers(&self) {
+        eventually("containerd answers", async || self.runtime.version().await.ok()).await;
+    }
+
+    /// Ends the daemon as a crash would; containers run on.
+    pub(crate) fn kill_daemon(&mut self) {
+        self.daemon.kill().unwrap();
+        self.daemon.wait().unwrap();
+    }
+
+    pub(crate) fn start_daemon(&mut self) {
+        self.daemon = start_daemon(&self.folder);
+    }
+
+    /// Another edge core takes over.
+    pub(crate) fn replace_client(&mut self) {
+        self.runtime = Containerd::new(self.config.clone(), clock()).unwrap();
+    }
+
+    pub(crate) fn sandbox(&self, pod: Uid) -> Sandbox {
+        Sandbox {
+            pod,
+            namespace: "default".into(),
+            name: "pod".into(),
+            hostname: "the-pod".into(),
+            host_network: false,
+            host_pid: false,
+            host_ipc: false,
+        }
+    }
+
+    /// A container that runs a shell script.
+    pub(crate) fn script(&self, pod: Uid, name: &str, script: &str) -> Container {
+        Container {
+            labels: Labels {
+                pod,
+                namespace: "default".into(),
+                pod_name: "pod".into(),
+                container: name.into(),
+                attempt: 0,
+                hash: 7,
+            },
+            image: WEB.into(),
+            command: ["/bin/sh", "-c", script].map(str::to_owned).into(),
+            args: Vec::new(),
+            env: Vec::new(),
+            working_dir: None,
+            mounts: Vec::new(),
+            limits: Limits::default(),
+            security: Security { user: Some(0), ..Security::default() },
+            tty: false,
+            log: self.folder.join("logs").join(name).join("0.log"),
+        }
+    }
+
+    /// Prepares, creates and starts.
+    pub(crate) async fn run(&self, container: &Container) -> String {
+        let sandbox = self.sandbox(container.labels.pod);
+        self.runtime.prepare(&sandbox).await.unwrap();
+        let id = self.runtime.create(&sandbox, container).await.unwrap();
+        self.runtime.start(&id).await.unwrap();
+        id
+    }
+
+    pub(crate) async fn seen(&self, id: &str) -> Option<Seen> {
+        self.runtime
+            .list()
+            .await
+            .unwrap()
+            .into_iter()
+            .find(|seen| seen.id == id)
+    }
+
+    pub(crate) async fn exit_code(&self, id: &str) -> i32 {
+        let code = async || match self.seen(id).await?.state {
+            State::Exited { code, .. } => Some(code),
+            _ => None,
+        };
+        eventually("the container exits", code).await
+    }
+
+    /// The log's lines without their times, as `stdout F text`.
+    pub(crate) fn log(&self, name: &str) -> Vec<String> {
+        let text = std::fs::read_to_string(self.folder.join("logs").join(name).join("0.log")).unwrap_or_default();
+        text.lines()
+            .map(|line| line.split_once(' ').unwrap().1.to_owned())
+            .collect()
+    }
+
+    /// Waits until the log has a line.
+    pub(crate) async fn logs(&self, name: &str, line: &str) {
+        let has = async || self.log(name).iter().any(|known| known == line).then_some(());
+        eventually(&format!("{name} logs {line:?}"), has).await;
+    }
+
+    /// What containerd's own client says.
+    pub(crate) fn ctr(&self, args: &[&str]) -> Vec<String> {
+        let output = Command::new("ctr")
+            .arg("-a")
+            .arg(&self.config.socket)
+            .args(["-n", &self.config.namespace])
+            .args(args)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout)
+            .unwrap()
+            .lines()
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// The processes started for this node, by id, except the daemon.
+    pub(crate) fn processes(&self) -> BTreeMap<u32, String> {
+        let mark = self.folder.to_str().unwrap();
+        let mut found = BTreeMap::new();
+        for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+                continue;
+            };
+            let line = std::fs::read_to_string(entry.path().join("cmdline"))
+                .unwrap_or_default()
+                .replace('\0', " ");
+            if line.contains(mark) && pid != self.daemon.id() && pid != std::process::id() {
+                found.insert(pid, line);
+            }
+        }
+        found
+    }
+
+    pub(crate) fn shims(&self) -> Vec<u32> {
+        let shims = self
+            .processes()
+            .into_iter()
+            .filter(|(_, line)| line.contains("containerd-shim-runc-v2"));
+        shims.map(|(pid, _)| pid).collect()
+    }
+
+    pub(crate) fn log_shims(&self) -> Vec<u32> {
+        let shims = self
+            .processes()
+            .into_iter()
+            .filter(|(_, line)| line.contains("edgehold-log-shim"));
+        shims.map(|(pid, _)| pid).collect()
+    }
+
+    fn mounts(&self) -> Vec<String> {
+        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let points = table.lines().filter_map(|line| line.split(' ').nth(4));
+        points
+            .filter(|point| Path::new(point).starts_with(&self.folder))
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// This node's cgroup, in each hierarchy.
+    pub(crate) fn cgroups(&self) -> Vec<PathBuf> {
+        let parent = self.config.cgroup_parent.trim_start_matches('/');
+        let hierarchies = std::fs::read_dir("/sys/fs/cgroup")
+            .unwrap()
+            .flatten()
+            .map(|entry| entry.path());
+        let paths = hierarchies
+            .chain(["/sys/fs/cgroup".into()])
+            .map(|path| path.join(parent));
+        paths.filter(|path| path.is_dir()).collect()
+    }
+
+    /// The processes inside containers.
+    pub(crate) fn contained(&self) -> Vec<u32> {
+        let mut pids = Vec::new();
+        let mut folders = self.cgroups();
+        while let Some(folder) = folders.pop() {
+            let text = std::fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+            pids.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
+            folders.extend(
+                std::fs::read_dir(folder)
+                    .into_iter()
+                    .flatten()
+                    .flatten()
+                    .map(|entry| entry.path()),
+            );
+        }
+        pids
+    }
+
+    /// Removes these containers and their pods, and fails when anything is left of them.
+    pub(crate) async fn finish(mut self, ids: &[&str], pods: &[Uid]) {
+        for id in ids {
+            self.runtime.remove(id).await.unwrap();
+        }
+        for pod in pods {
+            self.runtime.release(*pod).await.unwrap();
+        }
+        for what in ["containers", "tasks", "leases"] {
+            assert_eq!(self.ctr(&[what, "ls", "-q"]), Vec::<String>::new(), "{what}");
+        }
+        let active: Vec<_> = self
+            .ctr(&["snapshots", "ls"])
+            .into_iter()
+            .filter(|line| !line.contains("Committed"))
+            .collect();
+        assert_eq!(active.len(), 1, "the heading, and: {active:?}");
+        eventually("all processes end", async || self.processes().is_empty().then_some(())).await;
+        assert_eq!(self.mounts(), Vec::<String>::new());
+        for path in self.cgroups() {
+            let left = std::fs::read_dir(&path)
+                .unwrap()
+                .flatten()
+                .filter(|entry| entry.path().is_dir())
+                .count();
+            assert_eq!(left, 0, "{}", path.display());
+        }
+        for folder in ["run/pods", "run/accounts", "run/exec", "state/cni"] {
+            let left = std::fs::read_dir(self.folder.join(folder)).map_or(0, Iterator::count);
+            assert_eq!(left, 0, "{folder}");
+        }
+        self.kill_daemon();
+    }
+}
+
+impl Drop for Node {
+    /// Whatever a failed test left behind.
+    fn drop(&mut self) {
+        for pid in self.processes().into_keys().chain(self.contained()) {
+            kill(pid);
+        }
+        let _ = self.daemon.kill();
+        let _ = self.daemon.wait();
+        for point in self.mounts().iter().rev() {
+            let _ = Command::new("umount").args(["-l", point]).status();
+        }
+        for path in self.cgroups() {
+            remove_tree(&path);
+        }
+        if !std::thread::panicking() {
+            let _ = std::fs::remove_dir_all(&self.folder);
+        }
+    }
+}
+
+/// Removes a cgroup and those below it.
+pub(crate) fn remove_tree(cgroup: &Path) {
+    for entry in std::fs::read_dir(cgroup).into_iter().flatten().flatten() {
+        if entry.path().is_dir() {
+            remove_tree(&entry.path());
+        }
+    }
+    let _ = std::fs::remove_dir(cgroup);
+}
+
+pub(crate) fn kill(pid: u32) {
+    let _ = Command::new("kill")
+        .args(["-9", &pid.to_string()])
+        .stderr(Stdio::null())
+        .status();
+}
+
+fn start_daemon(folder: &Path) -> Child {
+    let path = |name: &str| folder.join(name).display().to_string();
+    let config = format!(
+        "version = 2\nroot = \"{}\"\nstate = \"{}\"\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n\
+         [grpc]\naddress = \"{}\"\n",
+        path("root"),
+        path("cstate"),
+        path("c.sock")
+    );
+    std::fs::write(folder.join("config.toml"), config).unwrap();
+    let log = std::fs::File::options()
+        .create(true)
+        .append(true)
+        .open(folder.join("containerd.log"))
+        .unwrap();
+    Command::new("containerd")
+        .arg("--config")
+        .arg(folder.join("config.toml"))
+        .stdout(Stdio::null())
+        .stderr(log)
+        // A signal to the tests' group is not meant for it.
+        .process_group(0)
+        .spawn()
+        .unwrap()
+}
+
+/// An archive of one of our images for this machine, built when it is not there.
+pub(crate) fn archive(name: &str) -> PathBuf {
+    let arch = if cfg!(target_arch = "aarch64") {
+        "arm64"
+    } else {
+        "amd64"
+    };
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("images");
+    let archive = folder.join(format!("{name}-{arch}.tar"));
+    if !archive.exists() {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../images/build");
+        let status = Command::new(script)
+            .arg(&folder)
+            .args([arch, name])
+            .stdout(Stdio::null())
+            .status()
+            .unwrap();
+        assert!(status.success());
+    }
+    archive
+}
+
+static PODS: AtomicU8 = AtomicU8::new(1);
+
+/// A pod nobody had before.
+pub(crate) fn pod() -> Uid {
+    let mut bytes = [PODS.fetch_add(1, Ordering::Relaxed); 16];
+    bytes[..4].copy_from_slice(&std::process::id().to_be_bytes());
+    Uid::random(bytes)
+}
+
+/// Waits until there is something.
+pub(crate) async fn eventually<T>(what: &str, check: impl AsyncFn() -> Option<T>) -> T {
+    let found = tokio::time::timeout(DEADLINE, async {
+        loop {
+            if let Some(found) = check().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    found.await.unwrap_or_else(|_| panic!("not in time: {what}"))
+}
+
+/// Waits for an event.
+pub(crate) async fn event(events: &mut Receiver<Event>, wanted: &Event) {
+    let found = tokio::time::timeout(DEADLINE, async {
+        while events.recv().await.expect("the watcher runs") != *wanted {}
+    });
+    found.await.unwrap_or_else(|_| panic!("not in time: {wanted:?}"));
+}
