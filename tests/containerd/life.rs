@@ -162,6 +162,8 @@ async fn containerd_containers_are_adopted() {
     let pid = node.ctr(&["tasks", "ls"])[1].clone();
     node.replace_client();
     assert_eq!(node.seen(&id).await.unwrap(), before);
+    assert_eq!(node.runtime.list_pod(uid).await.unwrap(), [before]);
+    assert_eq!(node.runtime.list_pod(pod()).await.unwrap(), []);
     assert_eq!(node.ctr(&["tasks", "ls"])[1], pid);
     node.runtime.prepare(&node.sandbox(uid)).await.unwrap();
     let at = node.log("c").len();
@@ -474,6 +476,27 @@ async fn containerd_takes_many_pods_at_once() {
         });
     }
     let started = starting.join_all().await;
+    // Attempts that end while two look at them: both see the one end.
+    let uid = pod();
+    let fails = node.run(&node.script(uid, "fails", "exit 3")).await;
+    loop {
+        let (all, own) = tokio::join!(node.runtime.list(), node.runtime.list_pod(uid));
+        let all = all.unwrap().into_iter().find(|seen| seen.id == fails).unwrap().state;
+        let own = own.unwrap().remove(0).state;
+        let code = |state: &State| match state {
+            State::Exited { code, .. } => Some(*code),
+            _ => None,
+        };
+        assert!(
+            code(&all).is_none_or(|code| code == 3) && code(&own).is_none_or(|code| code == 3),
+            "{all:?} {own:?}"
+        );
+        if code(&all).is_some() && code(&own).is_some() {
+            break;
+        }
+    }
+    node.runtime.remove(&fails).await.unwrap();
+    node.runtime.release(uid).await.unwrap();
     let seen = node.runtime.list().await.unwrap();
     assert_eq!(seen.len(), 16);
     assert!(seen.iter().all(|seen| matches!(seen.state, State::Running { .. })));

@@ -9,4 +9,5 @@ mod images;
 mod life;
 mod node;
 mod pods;
+mod reconciler;
 mod registry;

@@ -32,6 +32,8 @@ mod simulation;
 use proto::object::Key;
 use reconcile::Lane;
 
+pub use driver::{Clock, Config, clock, run};
+
 use plan::Plan;
 use view::{Change, Now, View};
 

@@ -48,7 +48,11 @@ impl Commit<'_> {
         for (uid, report) in &batch.reports {
             // A node writes only what its own view contains, and only while it is there.
             if self.snapshot.object(*uid).is_some() && self.is_its(*uid) {
-                ops.push(Op::Report { uid: *uid, node: node.to_owned(), value: Some(report.clone()) });
+                ops.push(Op::Report {
+                    uid: *uid,
+                    node: node.to_owned(),
+                    value: Some(report.clone()),
+                });
             }
         }
         ops.extend(batch.gone.iter().filter_map(|uid| self.gone(*uid)));
@@ -66,10 +70,12 @@ impl Commit<'_> {
 
     /// Whether the object is still there, and the node still the one that has a say.
     fn is_its(&self, uid: Uid) -> bool {
-        self.store.by_uid(uid).is_some_and(|object| match object.key.kind.as_str() {
-            "Node" => object.key.name == self.snapshot.node(),
-            _ => object.node() == Some(self.snapshot.node()),
-        })
+        self.store
+            .by_uid(uid)
+            .is_some_and(|object| match object.key.kind.as_str() {
+                "Node" => object.key.name == self.snapshot.node(),
+                _ => object.node() == Some(self.snapshot.node()),
+            })
     }
 
     /// A pod that was being deleted and is gone from its node goes, or waits for its finalizers only.
@@ -87,7 +93,9 @@ impl Commit<'_> {
 
     /// A node's event as an object. Its name follows from its number, so that it is made once.
     fn event(&self, incarnation: [u8; 8], number: u64, event: &Value) -> Option<Op> {
-        let namespace = event.text_at(&["involvedObject", "namespace"]).filter(|namespace| !namespace.is_empty());
+        let namespace = event
+            .text_at(&["involvedObject", "namespace"])
+            .filter(|namespace| !namespace.is_empty());
         let namespace = namespace.unwrap_or("default");
         let place = self.store.get(&Key::new("Namespace", "", namespace))?;
         if place.body().at(&["metadata", "deletionTimestamp"]).is_some() {
@@ -106,7 +114,10 @@ impl Commit<'_> {
         value.set(&["metadata", "name"], name);
         value.set(&["metadata", "namespace"], namespace);
         value.set(&["metadata", "uid"], daemon::random::uid().to_string());
-        value.set(&["metadata", "creationTimestamp"], rfc3339(daemon::clock::wall().ms.div_euclid(1000)));
+        value.set(
+            &["metadata", "creationTimestamp"],
+            rfc3339(daemon::clock::wall().ms.div_euclid(1000)),
+        );
         value.set(&["source"], [("component", "edgecore"), ("host", self.snapshot.node())]);
         value.set(&["reportingComponent"], "edgecore");
         value.set(&["reportingInstance"], self.snapshot.node());

@@ -50,7 +50,9 @@ impl Index {
     pub(super) fn ring_referring(&self, key: &Key) {
         let inner = self.lock();
         let nodes = inner.nodes_of.get(key).into_iter().flatten();
-        nodes.filter_map(|node| inner.bells.get(node)).for_each(|bell| bell.notify_one());
+        nodes
+            .filter_map(|node| inner.bells.get(node))
+            .for_each(|bell| bell.notify_one());
     }
 
     pub(super) fn ring(&self, node: &str) {
@@ -84,19 +86,43 @@ impl Inner {
 /// By node, the connections over which it can be reached; the newest is used.
 #[derive(Debug, Default)]
 pub(super) struct Connected {
-    nodes: Mutex<BTreeMap<String, BTreeMap<Carrier, Connection>>>,
+    nodes: Mutex<BTreeMap<String, Reach>>,
+}
+
+/// How one node is reached.
+#[derive(Debug, Default)]
+struct Reach {
+    connections: BTreeMap<Carrier, Connection>,
+    /// Frames that it has not acknowledged.
+    pending: usize,
 }
 
 impl Connected {
     pub(super) fn insert(&self, node: &str, carrier: Carrier, connection: Connection) {
-        self.lock().entry(node.to_owned()).or_default().insert(carrier, connection);
+        let mut nodes = self.lock();
+        nodes
+            .entry(node.to_owned())
+            .or_default()
+            .connections
+            .insert(carrier, connection);
+    }
+
+    /// How many frames the node has to acknowledge.
+    pub(super) fn set_pending(&self, node: &str, pending: usize) {
+        if let Some(reach) = self.lock().get_mut(node) {
+            reach.pending = pending;
+        }
+    }
+
+    pub(super) fn pending(&self, node: &str) -> usize {
+        self.lock().get(node).map_or(0, |reach| reach.pending)
     }
 
     pub(super) fn lost(&self, node: &str, carrier: Carrier) {
         let mut nodes = self.lock();
         if let Some(of_node) = nodes.get_mut(node) {
-            of_node.remove(&carrier);
-            if of_node.is_empty() {
+            of_node.connections.remove(&carrier);
+            if of_node.connections.is_empty() {
                 nodes.remove(node);
             }
         }
@@ -105,10 +131,14 @@ impl Connected {
     /// The newest connection of a node.
     pub(super) fn of(&self, node: &str) -> Option<Connection> {
         let nodes = self.lock();
-        nodes.get(node)?.last_key_value().map(|(_, connection)| connection.clone())
+        nodes
+            .get(node)?
+            .connections
+            .last_key_value()
+            .map(|(_, connection)| connection.clone())
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, BTreeMap<Carrier, Connection>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Reach>> {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -13,6 +13,7 @@ mod view;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use daemon::carrier::CloseCode;
 use proto::session::cloud::Cloud;
@@ -50,6 +51,37 @@ impl Shared {
     /// Every session belongs to an epoch: all of them end and begin again.
     fn new_epoch(&self) {
         self.connections.close_all(CloseCode::DONE);
+    }
+}
+
+/// The nodes' links, for people who ask.
+#[derive(Debug, Clone)]
+pub struct Links {
+    shared: Arc<Shared>,
+}
+
+/// One node's link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkState {
+    /// By UDP, sent and received.
+    pub bytes: (u64, u64),
+    pub round_trip: Duration,
+}
+
+impl Links {
+    /// The link of a node; `None` while it has none.
+    pub fn link(&self, node: &str) -> Option<LinkState> {
+        let connection = self.shared.connected.of(node)?;
+        let stats = connection.stats();
+        Some(LinkState {
+            bytes: (stats.udp_tx.bytes, stats.udp_rx.bytes),
+            round_trip: connection.rtt(),
+        })
+    }
+
+    /// Whether the node has changes to acknowledge: how many frames are under way.
+    pub fn pending(&self, node: &str) -> usize {
+        self.shared.connected.pending(node)
     }
 }
 
@@ -92,13 +124,24 @@ impl Nodes {
 
     /// Logs through the nodes' sessions.
     pub fn logs(&self) -> NodeLogs {
-        NodeLogs { shared: Arc::clone(&self.shared), tasks: tokio::sync::Mutex::default() }
+        NodeLogs {
+            shared: Arc::clone(&self.shared),
+            tasks: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// What is known of the nodes' links.
+    pub fn links(&self) -> Links {
+        Links { shared: Arc::clone(&self.shared) }
     }
 
     /// Serves nodes until it is told to stop.
     pub async fn run(mut self, stop: CancellationToken) -> anyhow::Result<()> {
         let scopes: Vec<_> = KINDS.iter().map(|kind| Scope::kind(*kind)).collect();
-        let mut watch = self.shared.store.watch_many(scopes.clone(), self.shared.store.revision())?;
+        let mut watch = self
+            .shared
+            .store
+            .watch_many(scopes.clone(), self.shared.store.revision())?;
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
@@ -132,7 +175,13 @@ impl Nodes {
     /// Hands a new carrier to its node's task.
     async fn arrive(&mut self, session: Session, stop: &CancellationToken) {
         let enrolment = session.peer.enrolment;
-        let Some(node) = self.shared.pki.roll().get(enrolment).map(|enrolment| enrolment.node.clone()) else {
+        let Some(node) = self
+            .shared
+            .pki
+            .roll()
+            .get(enrolment)
+            .map(|enrolment| enrolment.node.clone())
+        else {
             session.carrier.close(CloseCode::REVOKED);
             return;
         };
@@ -169,11 +218,11 @@ impl Nodes {
     async fn changed(&mut self, change: &Change) {
         let object = change.object();
         let versions = [&change.before, &change.after];
-        if let [Some(before), Some(after)] = versions {
-            if after.projected == before.projected {
-                // Only what nodes do not get changed: their own reports, say.
-                return;
-            }
+        if let [Some(before), Some(after)] = versions
+            && after.projected == before.projected
+        {
+            // Only what nodes do not get changed: their own reports, say.
+            return;
         }
         match object.key.kind.as_str() {
             "Pod" => {
@@ -196,7 +245,11 @@ impl Nodes {
         match self.shared.pki.revoke(node).await {
             Ok(true) => tracing::info!(node, "node deleted, its enrolment is revoked"),
             Ok(false) => {}
-            Err(error) => tracing::error!(node, "revoking a deleted node's enrolment: {:#}", anyhow::Error::new(error)),
+            Err(error) => tracing::error!(
+                node,
+                "revoking a deleted node's enrolment: {:#}",
+                anyhow::Error::new(error)
+            ),
         }
         self.shared.sessions.forget(node);
         self.shared.store.set_low_water(node, None);

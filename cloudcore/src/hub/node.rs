@@ -137,7 +137,9 @@ impl NodeTask {
             return;
         }
         rim.carriers.insert(carrier, outgoing);
-        self.shared.connected.insert(&self.node, carrier, session.carrier.connection().clone());
+        self.shared
+            .connected
+            .insert(&self.node, carrier, session.carrier.connection().clone());
         let (shared, node) = (Arc::clone(&self.shared), self.node.clone());
         tasks.spawn(async move {
             let error = move_frames(session, carrier, queue, &incoming).await;
@@ -167,6 +169,7 @@ impl NodeTask {
         let (mut clock, mut news) = (Clock(None), Heard(Vec::new()));
         carry_out(&mut self.machine, snapshot, &mut disk, rim, &mut clock, &mut news).await;
         rim.wake_at = clock.0;
+        self.shared.connected.set_pending(&self.node, self.machine.under_way());
         rim.news.extend(news.0);
     }
 
@@ -254,9 +257,11 @@ async fn renew_only(shared: Arc<Shared>, enrolment: EnrolmentId, mut session: Se
         let answer = match Frame::decode(&frame) {
             Ok(Frame::Up { session: id, seq, items }) => match items.as_slice() {
                 [Up::Request(csr)] => match renew(&shared.pki, enrolment, csr).await {
-                    Ok(credentials) => {
-                        Frame::Down { session: id, seq, items: vec![Down::Certificate(credentials)] }
-                    }
+                    Ok(credentials) => Frame::Down {
+                        session: id,
+                        seq,
+                        items: vec![Down::Certificate(credentials)],
+                    },
                     Err(error) => {
                         tracing::warn!(%enrolment, "certificate not renewed: {error:#}");
                         Frame::Refuse(Refusal::Unknown)
@@ -312,4 +317,3 @@ impl Listener<News> for Heard {
 pub(super) fn queue() -> (mpsc::Sender<Message>, mpsc::Receiver<Message>) {
     mpsc::channel(INCOMING_MAX)
 }
-

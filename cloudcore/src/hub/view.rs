@@ -90,11 +90,16 @@ impl Snapshot {
 }
 
 fn referred(pods: &[Arc<Stored>]) -> BTreeSet<Key> {
-    pods.iter().flat_map(|pod| references(&pod.key.namespace, &pod.body())).collect()
+    pods.iter()
+        .flat_map(|pod| references(&pod.key.namespace, &pod.body()))
+        .collect()
 }
 
 fn rank(object: &Stored) -> usize {
-    ORDER.iter().position(|kind| *kind == object.key.kind.as_str()).unwrap_or(ORDER.len())
+    ORDER
+        .iter()
+        .position(|kind| *kind == object.key.kind.as_str())
+        .unwrap_or(ORDER.len())
 }
 
 fn entry(object: &Arc<Stored>) -> Option<Entry> {
@@ -125,7 +130,9 @@ impl View for Snapshot {
 
     fn entries_at(&self, revision: Revision) -> Option<Vec<Entry>> {
         let pods = self.store.pods_held(&self.node, revision)?;
-        let keys = referred(&pods).into_iter().chain([Key::new("Node", "", self.node.as_str())]);
+        let keys = referred(&pods)
+            .into_iter()
+            .chain([Key::new("Node", "", self.node.as_str())]);
         // An object that is no longer known looks like one that was not there; the digest tells.
         let others: Vec<_> = keys.filter_map(|key| self.store.held(&key, revision)).collect();
         Some(others.iter().chain(&pods).filter_map(entry).collect())

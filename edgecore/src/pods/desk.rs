@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use daemon::clock;
 use proto::object::{Key, Revision, Uid};
 use proto::time::{BootId, Mono, Wall};
 use proto::value::Value;
@@ -46,6 +47,39 @@ pub trait Clock: Send + Sync + 'static {
     fn mono(&self) -> Mono;
     fn wall(&self) -> Wall;
     fn boot(&self) -> BootId;
+
+    /// Sleeps until `at`; for ever when there is nothing to wait for.
+    fn sleep_until(&self, at: Option<Mono>) -> impl Future<Output = ()> + Send {
+        let now = self.mono();
+        async move {
+            match at {
+                Some(at) => tokio::time::sleep(at.since(now)).await,
+                None => std::future::pending().await,
+            }
+        }
+    }
+}
+
+/// The machine's own clock.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Machine;
+
+impl Clock for Machine {
+    fn mono(&self) -> Mono {
+        clock::mono()
+    }
+
+    fn wall(&self) -> Wall {
+        clock::wall()
+    }
+
+    fn boot(&self) -> BootId {
+        clock::boot_id()
+    }
+
+    async fn sleep_until(&self, at: Option<Mono>) {
+        clock::sleep_until(at).await;
+    }
 }
 
 /// Whether an event is worth somebody's attention.

@@ -228,15 +228,8 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
                 .filter(|(name, prober)| is_probed(memory, name, prober));
             let probe_at = probed.filter_map(|(_, prober)| prober.wake_at()).min();
             let at = [wake_at, probe_at].into_iter().flatten().min();
-            let now = self.now();
-            let timer = async {
-                match at {
-                    Some(at) => tokio::time::sleep(at.since(now)).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
-                () = timer => {
+                () = self.shared.clock.sleep_until(at) => {
                     if wake_at.is_some_and(|wake_at| wake_at <= self.now()) {
                         return;
                     }

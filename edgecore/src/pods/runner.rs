@@ -164,13 +164,13 @@ impl<R: Runtime, D: Desk, C: Clock> Runner<R, D, C> {
             if self.look_at <= now {
                 self.look_at_everything().await;
             }
-            let nap = tokio::time::sleep(self.look_at.since(self.shared.clock.mono()));
+            let clock = Arc::clone(&self.shared.clock);
             tokio::select! {
                 () = stop.cancelled() => break,
                 () = self.wakes.bell.notified() => self.take_wakes().await,
                 event = events.recv() => self.take_event(event, &mut events),
                 Some(ended) = self.tasks.join_next_with_id() => self.take_end(ended).await,
-                () = nap => {}
+                () = clock.sleep_until(Some(self.look_at)) => {}
             }
         }
         // A step may be under way; what it leaves is found by the next first look.

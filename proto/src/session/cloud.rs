@@ -235,6 +235,11 @@ impl Cloud {
         self.active.is_some()
     }
 
+    /// How many frames the node has not acknowledged.
+    pub fn under_way(&self) -> usize {
+        self.active.as_ref().map_or(0, |session| session.in_flight.len())
+    }
+
     /// Whether everything that was sent is acknowledged.
     pub fn is_settled(&self) -> bool {
         self.active

@@ -37,7 +37,7 @@ use containerd_client::services::v1::{
 use containerd_client::types::v1::Process;
 use prost_types::{Any, FieldMask};
 use proto::object::Uid;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use self::client::{Answer as _, Client, PROCESS, QUICK, within};
@@ -119,6 +119,8 @@ pub struct Containerd {
     machine: Machine,
     /// For labels, and for judging a registry's certificate.
     clock: Clock,
+    /// One at a time.
+    settling: Semaphore,
     /// Those who watch for events; they end with this.
     watchers: Mutex<JoinSet<()>>,
 }
@@ -146,6 +148,7 @@ impl Containerd {
                 config.cni.clone(),
             ),
             machine: machine::read(),
+            settling: Semaphore::new(1),
             watchers: Mutex::default(),
             clock,
             client,
@@ -200,9 +203,43 @@ impl Containerd {
         Ok(answer.or_error(action, &self.config.namespace)?.containers)
     }
 
+    /// A container as it is, from its record and, read after that, its task. `None` when it is not ours or gone.
+    async fn look(&self, mut record: Record, task: Option<&Process>) -> Result<Option<Seen>, RuntimeError> {
+        if task.is_none() && record::is_lost(&record.labels) {
+            // Or somebody else settled it between the two reads: then the record knows now.
+            match self.record(&record.id, LIST).await? {
+                Some(newer) => record = newer,
+                None => return Ok(None),
+            }
+        }
+        if let Some(task) = task.filter(|task| record::has_ended(task))
+            && let Err(error) = self.settle(&mut record, task).await
+        {
+            // The task still knows; the next listing tries again.
+            let reason = sandbox::explain(&error);
+            tracing::warn!(container = record.id, reason, "cannot settle an ended container");
+        }
+        let Some(labels) = record::read(&record.labels) else {
+            return Ok(None);
+        };
+        let text = |key: &str| record.labels.get(key).cloned().unwrap_or_default();
+        Ok(Some(Seen {
+            image: text(record::IMAGE),
+            image_id: text(record::IMAGE_ID),
+            state: record::state(&record.labels, task),
+            labels,
+            id: record.id,
+        }))
+    }
+
     /// Moves how a container ended from its task into its record, and lets the task go: with it go its log process
     /// and, after the pod's last one, the shim.
     async fn settle(&self, record: &mut Record, task: &Process) -> Result<(), RuntimeError> {
+        let _turn = self.settling.acquire().await.expect("never closed");
+        // Whoever had the turn before may have done it, and the cgroup that tells of an OOM kill is gone then.
+        if let Some(newer) = self.record(&record.id, LIST).await? {
+            *record = newer;
+        }
         if record::exit(&record.labels).is_none() {
             let exit = Exit::of(task, self.was_oom_killed(record)).write();
             self.label(&record.id, record::EXIT, exit.clone(), LIST).await?;
@@ -372,29 +409,22 @@ impl Runtime for Containerd {
             .tasks;
         let tasks: HashMap<String, Process> = tasks.into_iter().map(|task| (task.id.clone(), task)).collect();
         let mut seen = Vec::with_capacity(records.len());
-        for mut record in records {
-            let Some(labels) = record::read(&record.labels) else {
-                continue;
-            };
+        for record in records {
             let task = tasks.get(&record.id);
-            if let Some(task) = task.filter(|task| record::has_ended(task))
-                && let Err(error) = self.settle(&mut record, task).await
-            {
-                // The task still knows; the next listing tries again.
-                tracing::warn!(
-                    container = record.id,
-                    reason = sandbox::explain(&error),
-                    "cannot settle an ended container"
-                );
-            }
-            let text = |key: &str| record.labels.get(key).cloned().unwrap_or_default();
-            seen.push(Seen {
-                image: text(record::IMAGE),
-                image_id: text(record::IMAGE_ID),
-                state: record::state(&record.labels, task),
-                labels,
-                id: record.id,
-            });
+            seen.extend(self.look(record, task).await?);
+        }
+        Ok(seen)
+    }
+
+    /// Asks no other pod's shim.
+    async fn list_pod(&self, pod: Uid) -> Result<Vec<Seen>, RuntimeError> {
+        let records = self
+            .containers(format!("labels.\"{}\"=={pod}", record::POD), LIST)
+            .await?;
+        let mut seen = Vec::with_capacity(records.len());
+        for record in records {
+            let task = self.task(&record.id, LIST).await?;
+            seen.extend(self.look(record, task.as_ref()).await?);
         }
         Ok(seen)
     }

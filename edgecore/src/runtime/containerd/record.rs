@@ -119,6 +119,11 @@ pub(super) fn has_ended(task: &Process) -> bool {
     task.status == i32::from(Status::Stopped)
 }
 
+/// Whether, without a task, it must have ended unseen.
+pub(super) fn is_lost(record: &HashMap<String, String>) -> bool {
+    record.contains_key(STARTED) && exit(record).is_none()
+}
+
 /// How far a container is.
 pub(super) fn state(record: &HashMap<String, String>, task: Option<&Process>) -> State {
     let started_ms = record.get(STARTED).and_then(|text| text.parse().ok());

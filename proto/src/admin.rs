@@ -1,0 +1,137 @@
+//! What administrators ask of a cloud core beside the Kubernetes API: join tokens, nodes as sessions, back-ups.
+//!
+//! JSON both ways: a [`Request`] in the body of a POST to [`PATH`] with an admin's certificate, an [`Answer`] back.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Where the requests are taken on the API's port.
+pub const PATH: &str = "/edgehold/v1/admin";
+
+/// What may be asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "do")]
+pub enum Request {
+    CreateToken {
+        #[serde(default = "hour")]
+        ttl_s: u64,
+        #[serde(default = "one")]
+        uses: u32,
+        #[serde(default)]
+        name: Option<String>,
+        #[serde(default)]
+        labels: BTreeMap<String, String>,
+        /// Whether the node that holds the name loses it.
+        #[serde(default)]
+        replace: bool,
+    },
+    Tokens,
+    DeleteToken {
+        id: String,
+    },
+    Nodes,
+    /// Bars a node's key. Its sessions end within seconds.
+    Revoke {
+        node: String,
+    },
+    /// Copies the store to a file on the cloud core's host.
+    Backup {
+        file: PathBuf,
+    },
+}
+
+fn hour() -> u64 {
+    3600
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// What is answered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Answer {
+    /// The text of a new token: it exists only here.
+    Token(String),
+    Tokens(Vec<TokenLine>),
+    Nodes(Vec<NodeLine>),
+    /// Whether there was something to do.
+    Done(bool),
+    /// The revision that a back-up holds.
+    Revision(u64),
+    /// What is wrong, and what to do.
+    Error(String),
+}
+
+/// A token, without its secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TokenLine {
+    pub id: String,
+    pub ends_ms: i64,
+    pub uses_left: u32,
+    pub name: Option<String>,
+    pub labels: BTreeMap<String, String>,
+    pub replace: bool,
+}
+
+/// A node as its session shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeLine {
+    pub name: String,
+    pub connected: bool,
+    /// Since when it is connected or silent, in milliseconds ago; `None` when it was never seen in this life of the
+    /// cloud core.
+    pub since_ms: Option<u64>,
+    /// How soon at the latest a change reaches it, while it is connected.
+    pub reachable_within_ms: Option<u64>,
+    /// Changes of its view that it has not acknowledged.
+    pub pending: Option<usize>,
+    /// Bytes by UDP of its connection so far, (sent, received) as the cloud sees it.
+    pub bytes: Option<(u64, u64)>,
+    pub enrolled: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_said_has_a_default() {
+        let request: Request = serde_json::from_str(r#"{"do":"createToken"}"#).unwrap();
+        let expected = Request::CreateToken {
+            ttl_s: 3600,
+            uses: 1,
+            name: None,
+            labels: BTreeMap::new(),
+            replace: false,
+        };
+        assert_eq!(request, expected);
+        assert!(serde_json::from_str::<Request>(r#"{"do":"somethingElse"}"#).is_err());
+    }
+
+    #[test]
+    fn answers_read_as_they_write() {
+        let line = NodeLine {
+            name: "a".to_owned(),
+            connected: true,
+            since_ms: Some(1),
+            reachable_within_ms: None,
+            pending: Some(0),
+            bytes: Some((2, 3)),
+            enrolled: true,
+        };
+        for answer in [
+            Answer::Nodes(vec![line]),
+            Answer::Done(false),
+            Answer::Error("no".to_owned()),
+        ] {
+            let text = serde_json::to_string(&answer).unwrap();
+            assert_eq!(serde_json::from_str::<Answer>(&text).unwrap(), answer, "{text}");
+        }
+    }
+}
