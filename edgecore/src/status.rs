@@ -122,6 +122,7 @@ fn now(folder: &Path, link: &LinkStatus) -> Status {
                 .sum(),
         }
     });
+    let (bytes_sent, bytes_received) = link.bytes();
     Status {
         running: true,
         node: identity.map(|identity| identity.node().to_owned()),
@@ -130,8 +131,8 @@ fn now(folder: &Path, link: &LinkStatus) -> Status {
         cloud: link.remote.clone(),
         revision: link.applied.0,
         pending: link.pending,
-        bytes_sent: link.bytes_sent,
-        bytes_received: link.bytes_received,
+        bytes_sent,
+        bytes_received,
         disk_full: link.disk_full,
         refused: link.refused.clone(),
         events_dropped: link.events_dropped,

@@ -3,6 +3,7 @@
 //! Nothing here waits for the network: frames go to the carrier's queue, which the session's window keeps short, and
 //! what pods report is durable when [`Reporter::say`] returns, link or no link.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,6 +60,14 @@ pub struct Reporter {
     said: mpsc::Sender<Said>,
 }
 
+impl LinkStatus {
+    /// By UDP, sent and received by all connections of this life of the edge core.
+    pub fn bytes(&self) -> (u64, u64) {
+        let (sent, received) = self.live.as_ref().map_or((0, 0), Tunnels::bytes);
+        (self.bytes_sent + sent, self.bytes_received + received)
+    }
+}
+
 impl Reporter {
     /// A reporter, and the queue for [`Session::run`].
     pub fn new() -> (Self, mpsc::Receiver<Said>) {
@@ -86,9 +95,11 @@ pub struct LinkStatus {
     pub applied: Revision,
     /// Reports, deletions and events that the cloud has not acknowledged.
     pub pending: usize,
-    /// By UDP, of all connections of this life of the edge core.
+    /// By UDP, of the connections of this life of the edge core that have ended.
     pub bytes_sent: u64,
     pub bytes_received: u64,
+    /// The one that is up.
+    pub live: Option<Tunnels>,
     /// The last commit found no room.
     pub disk_full: bool,
     pub refused: Option<String>,
@@ -215,8 +226,11 @@ impl Running {
                 self.dial.up(mono());
                 self.carriers += 1;
                 let carrier = Carrier(self.carriers);
-                let remote = link.remote().to_string();
-                self.session.status.send_modify(|status| status.remote = Some(remote));
+                let (remote, live) = (link.remote(), link.tunnels());
+                self.session.status.send_modify(|status| {
+                    status.remote = Some(SocketAddr::new(remote.ip().to_canonical(), remote.port()).to_string());
+                    status.live = Some(live);
+                });
                 if self.renewing {
                     self.renew_alone(*link, carrier, events);
                     return;
@@ -247,6 +261,7 @@ impl Running {
                 self.session.status.send_modify(|status| {
                     status.bytes_sent += lost.bytes.0;
                     status.bytes_received += lost.bytes.1;
+                    status.live = None;
                 });
                 if self
                     .rim
