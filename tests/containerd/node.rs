@@ -76,6 +76,19 @@ impl Node {
         self.daemon = start_daemon(&self.folder);
     }
 
+    /// What power off leaves: nothing that ran, nothing of what does not survive a reboot. The daemon must be dead.
+    pub(crate) fn reboot(&self) {
+        for pid in self.processes().into_keys().chain(self.contained()) {
+            kill(pid);
+        }
+        for point in self.mounts().iter().rev() {
+            let _ = Command::new("umount").args(["-l", point]).status();
+        }
+        for folder in ["cstate", "run"] {
+            let _ = std::fs::remove_dir_all(self.folder.join(folder));
+        }
+    }
+
     /// Another edge core takes over.
     pub(crate) fn replace_client(&mut self) {
         self.runtime = Containerd::new(self.config.clone(), clock()).unwrap();
@@ -209,7 +222,7 @@ impl Node {
     }
 
     fn mounts(&self) -> Vec<String> {
-        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let table = std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
         let points = table.lines().filter_map(|line| line.split(' ').nth(4));
         points
             .filter(|point| Path::new(point).starts_with(&self.folder))
@@ -301,6 +314,20 @@ impl Drop for Node {
             let _ = std::fs::remove_dir_all(&self.folder);
         }
     }
+}
+
+/// Gives this thread, and every process it starts from now on, a mount table of its own.
+pub(crate) fn own_mounts() {
+    #[expect(unsafe_code, reason = "rustix marks it unsafe for what other flags than this one do")]
+    // SAFETY: a new mount namespace shares no memory or descriptors differently.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }.unwrap();
+    assert!(
+        Command::new("mount")
+            .args(["--make-rprivate", "/"])
+            .status()
+            .unwrap()
+            .success()
+    );
 }
 
 /// Removes a cgroup and those below it.

@@ -1,5 +1,6 @@
 //! What the tests share: builders, fakes and ways to wait for a condition.
 
 pub mod api_server;
+pub mod cores;
 pub mod http;
 pub mod replay;

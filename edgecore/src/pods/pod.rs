@@ -351,6 +351,7 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
         let factor = 1_u32.checked_shl(count - 1).unwrap_or(u32::MAX);
         let wait = first.saturating_mul(factor).min(max);
         let retry_at = self.now() + wait;
+        tracing::debug!(?work, count, "a step failed: {message}");
         self.failures.insert(work, Failure { count, retry_at, message });
         count
     }

@@ -1,19 +1,28 @@
 //! Logs go to standard error, one line per record; whatever starts the process keeps them.
 
 use tracing::Level;
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// A process that already has its logging.
 #[derive(Debug, thiserror::Error)]
 #[error("setting up logging")]
 pub struct LoggingError(#[source] Box<dyn std::error::Error + Send + Sync>);
 
-/// Sets up the logs of this process: everything at `level` and above. Called once, by `main`.
+/// Crates whose records are wanted at the level that was asked for; libraries speak up from a warning on.
+const OURS: [&str; 5] = ["cloudcore", "daemon", "edgecore", "proto", "reconcile"];
+
+/// Sets up the logs of this process: everything of ours at `level` and above. Called once, by `main`.
 pub fn init(level: Level) -> Result<(), LoggingError> {
-    tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(std::io::stderr)
+    let ours = OURS.map(|target| (target, level));
+    let filter = Targets::new().with_default(level.min(Level::WARN)).with_targets(ours);
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    tracing_subscriber::registry()
+        .with(lines.with_filter(filter))
         .try_init()
-        .map_err(LoggingError)
+        .map_err(|error| LoggingError(Box::new(error)))
 }
 
 #[cfg(test)]

@@ -224,9 +224,21 @@ fn remove_cgroup(root: &Path, cgroup: &Path) -> io::Result<()> {
         .map(|entry| entry.path())
         .filter(|path| path.is_dir());
     for hierarchy in hierarchies.chain([root.to_owned()]) {
-        missing_is_fine(std::fs::remove_dir(hierarchy.join(cgroup)))?;
+        missing_is_fine(remove_tree(&hierarchy.join(cgroup)))?;
     }
     Ok(())
+}
+
+/// Removes a cgroup and what is left below it: a shim that was killed has not removed its containers' own. One that holds
+/// a process stays.
+fn remove_tree(cgroup: &Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(cgroup)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            missing_is_fine(remove_tree(&entry.path()))?;
+        }
+    }
+    std::fs::remove_dir(cgroup)
 }
 
 fn missing_is_fine(result: io::Result<()>) -> io::Result<()> {
@@ -279,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cgroup_is_removed_from_every_hierarchy_and_only_when_empty() {
+    fn a_cgroup_is_removed_from_every_hierarchy_unless_something_runs_in_it() {
         let root = std::env::temp_dir().join(format!("edgehold-cgroup-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&root);
         let pod = Path::new("edgehold/pod1");
@@ -291,7 +303,13 @@ mod tests {
         assert!(!root.join("cpu").join(pod).exists() && !root.join("memory").join(pod).exists());
         remove_cgroup(&root, pod).unwrap();
         std::fs::create_dir_all(root.join(pod).join("c-0")).unwrap();
+        remove_cgroup(&root, pod).unwrap();
+        assert!(!root.join(pod).exists());
+        // What no cgroup file system would hold stands for a process.
+        std::fs::create_dir_all(root.join(pod)).unwrap();
+        std::fs::write(root.join(pod).join("busy"), "").unwrap();
         assert!(remove_cgroup(&root, pod).is_err());
+        std::fs::remove_dir_all(&root).unwrap();
     }
 
     #[test]
