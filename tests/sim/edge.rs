@@ -194,6 +194,12 @@ impl EdgeCore {
             }
             reports.push((*uid, status(&self.runtime[uid])));
         }
+        let own = self
+            .disk
+            .desired
+            .iter()
+            .filter(|(_, (key, _, _))| key.kind.as_str() == "Node");
+        reports.extend(own.map(|(uid, _)| (*uid, Value::from([("boots", Value::from(self.boots))]))));
         (reports, gone)
     }
 }

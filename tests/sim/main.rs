@@ -6,7 +6,8 @@
 //! a back-up or silently put back. After every step the invariants are checked; at the end everything heals, and then it
 //! must converge, fall silent, and stay silent over a reconnect.
 //!
-//! `SIM_SEED=n` runs one seed and prints what happened; `SIM_SEEDS=n` sets how many are run.
+//! `SIM_SEED=n` runs one seed and prints what happened; `SIM_SEEDS=n` sets how many are run, `SIM_FIRST=n` from which on.
+//! `scripts/sabotage` takes rules out of the code and expects that this notices.
 
 mod cloud;
 mod edge;
@@ -27,13 +28,14 @@ fn every_seed_converges() {
         return;
     }
     let seeds = number("SIM_SEEDS").unwrap_or(SEEDS);
-    let next = AtomicU64::new(0);
+    let first = number("SIM_FIRST").unwrap_or(0);
+    let next = AtomicU64::new(first);
     std::thread::scope(|scope| {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let worker = || {
             loop {
                 let seed = next.fetch_add(1, Ordering::Relaxed);
-                if seed >= seeds {
+                if seed >= first + seeds {
                     return;
                 }
                 let run = std::panic::catch_unwind(|| World::new(seed, false).run());

@@ -242,7 +242,7 @@ impl Certificates {
             admin: client()?,
             stranger: client()?,
             authority: authority.der().clone(),
-            authority_pem: authority.pem(),
+            authority_pem: daemon::pem::write(daemon::pem::CERTIFICATE, authority.der()),
         })
     }
 }

@@ -3,14 +3,15 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use daemon::random;
 use daemon::trust::{Bundle, TrustError, built_ms, sha256};
+use daemon::{pem, random};
 use proto::enrol::{EnrolmentId, SERVER_NAME, hex};
 use rcgen::{
     BasicConstraints, Certificate, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType, SerialNumber, date_time_ymd,
 };
-use rustls::pki_types::{CertificateDer, DnsName, InvalidDnsNameError};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, DnsName, InvalidDnsNameError, PrivatePkcs8KeyDer};
 use serde::{Deserialize, Serialize};
 
 use super::ledger::{CAS, Write};
@@ -117,8 +118,8 @@ impl Authority {
             name,
             created_ms,
             ends_ms,
-            certificate: certificate.pem(),
-            key: key.serialize_pem(),
+            certificate: pem::write(pem::CERTIFICATE, certificate.der()),
+            key: pem::write(pem::PRIVATE_KEY, key.serialized_der()),
         };
         let bytes = serde_json::to_vec(&record).map_err(|source| AuthorityError::Record { id: id.clone(), source })?;
         let expect = Write::Expect { space: CAS, id: id.clone(), bytes: None };
@@ -138,7 +139,9 @@ impl Authority {
         let Some((id, newest)) = records.into_iter().next() else {
             return Ok(None);
         };
-        let key = KeyPair::from_pem_and_sign_algo(&newest.key, &PKCS_ECDSA_P256_SHA256)
+        let key = PrivatePkcs8KeyDer::from_pem_slice(newest.key.as_bytes())
+            .map_err(|_| rcgen::Error::CouldNotParseKeyPair)
+            .and_then(|key| KeyPair::from_pkcs8_der_and_sign_algo(&key, &PKCS_ECDSA_P256_SHA256))
             .map_err(|source| AuthorityError::Key { id, source })?;
         Ok(Some(Self {
             newest: Issuer::new(ca_params(&newest.name), key),
@@ -199,7 +202,7 @@ impl Authority {
         period(&mut params, begins_ms, ends_ms);
         let certificate: Certificate = params.signed_by(key, &self.newest).map_err(AuthorityError::Sign)?;
         Ok(Issued {
-            pem: certificate.pem(),
+            pem: pem::write(pem::CERTIFICATE, certificate.der()),
             certificate: certificate.into(),
             serial,
             begins_ms,

@@ -114,7 +114,8 @@ mod tests {
     fn a_request_proves_its_key() {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec!["a".to_owned()]).unwrap();
-        let pem = params.serialize_request(&key).unwrap().pem().unwrap();
+        let request = params.serialize_request(&key).unwrap();
+        let pem = daemon::pem::write(daemon::pem::CERTIFICATE_REQUEST, request.der());
         let proven = ProvenKey::from_pem(&pem).unwrap();
         assert_eq!(proven.hash(), sha256(&key.subject_public_key_info()));
         assert_eq!(proven.subject_public_key_info(), key.subject_public_key_info());

@@ -19,6 +19,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use daemon::files::{self, FileError};
+use daemon::pem;
 use daemon::trust::Clock;
 use proto::enrol::{BODY_BYTES_MAX, Credentials, EnrolmentId, JoinToken, Request};
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
@@ -250,7 +251,8 @@ impl Pki {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(PkiError::Key)?;
         let (authority, now_ms) = (&self.shared.authority, (self.shared.clock)().ms);
         let issued = authority.issue(&Profile::Admin, &key, now_ms).map_err(PkiError::Sign)?;
-        let text = kubeconfig::text(server, authority.bundle_pem(), &issued.pem, &key.serialize_pem());
+        let key = pem::write(pem::PRIVATE_KEY, key.serialized_der());
+        let text = kubeconfig::text(server, authority.bundle_pem(), &issued.pem, &key);
         files::replace(path, text.as_bytes(), 0o600).map_err(PkiError::File)
     }
 

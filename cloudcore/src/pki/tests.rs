@@ -70,7 +70,7 @@ impl Node {
 
     pub(crate) fn csr(&self) -> String {
         let request = CertificateParams::default().serialize_request(&self.key).unwrap();
-        request.pem().unwrap()
+        pem::write(pem::CERTIFICATE_REQUEST, request.der())
     }
 
     fn request(&self, token: &JoinToken, node: &str) -> Request {

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use daemon::files::{self, FileError};
+use daemon::pem;
 use daemon::trust::{
     Bundle, CloudVerifier, NodeTime, Period, TrustError, Usage, certificates, provider, sha256, subject,
 };
@@ -22,6 +23,7 @@ use proto::enrol::{Answer, Credentials, EnrolmentId};
 use proto::object::Uid;
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256, PublicKeyData as _};
 use rustls::ClientConfig;
+use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 
 pub use self::https::HttpsError;
@@ -198,7 +200,8 @@ fn own_key(folder: &Path) -> Result<KeyPair, IdentityError> {
         return Ok(key);
     }
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(IdentityError::Generate)?;
-    files::replace(&folder.join(KEY_FILE), key.serialize_pem().as_bytes(), 0o600).map_err(IdentityError::Write)?;
+    let text = pem::write(pem::PRIVATE_KEY, key.serialized_der());
+    files::replace(&folder.join(KEY_FILE), text.as_bytes(), 0o600).map_err(IdentityError::Write)?;
     Ok(key)
 }
 
@@ -207,8 +210,9 @@ fn load_key(folder: &Path) -> Result<Option<KeyPair>, IdentityError> {
     let Some(bytes) = read(&path)? else {
         return Ok(None);
     };
-    let text = String::from_utf8_lossy(&bytes);
-    KeyPair::from_pem_and_sign_algo(&text, &PKCS_ECDSA_P256_SHA256)
+    PrivatePkcs8KeyDer::from_pem_slice(&bytes)
+        .map_err(|_| rcgen::Error::CouldNotParseKeyPair)
+        .and_then(|key| KeyPair::from_pkcs8_der_and_sign_algo(&key, &PKCS_ECDSA_P256_SHA256))
         .map(Some)
         .map_err(|source| IdentityError::Key { path, source })
 }
@@ -226,7 +230,7 @@ fn csr(key: &KeyPair) -> Result<String, IdentityError> {
     // Only the key counts; every name is the cloud's to give.
     params.distinguished_name = DistinguishedName::new();
     let request = params.serialize_request(key).map_err(IdentityError::Request)?;
-    request.pem().map_err(IdentityError::Request)
+    Ok(pem::write(pem::CERTIFICATE_REQUEST, request.der()))
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ impl Ca {
         let key = KeyPair::generate().unwrap();
         let certificate = params.self_signed(&key).unwrap();
         Self {
-            pem: certificate.pem(),
+            pem: pem::write(pem::CERTIFICATE, certificate.der()),
             certificate: certificate.into(),
             issuer: Issuer::new(params, key),
         }
@@ -68,7 +68,7 @@ impl Ca {
             node: "a".to_owned(),
             node_uid: random::uid(),
             credentials: Credentials {
-                chain: params.signed_by(key, &self.issuer).unwrap().pem(),
+                chain: pem::write(pem::CERTIFICATE, params.signed_by(key, &self.issuer).unwrap().der()),
                 bundle: self.pem.clone(),
                 addresses,
             },
@@ -311,7 +311,7 @@ fn a_damaged_folder_is_named() {
     fs::write(&path, &whole).unwrap();
     fs::write(folder.path().join(KEY_FILE), "no key").unwrap();
     assert!(matches!(Identity::load(folder.path()), Err(IdentityError::Key { .. })));
-    let key = KeyPair::generate().unwrap().serialize_pem();
+    let key = pem::write(pem::PRIVATE_KEY, KeyPair::generate().unwrap().serialized_der());
     fs::write(folder.path().join(KEY_FILE), key).unwrap();
     assert!(matches!(Identity::load(folder.path()), Err(IdentityError::OtherKey)));
 }

@@ -10,6 +10,7 @@ pub mod der;
 pub mod files;
 pub mod framing;
 pub mod logging;
+pub mod pem;
 pub mod random;
 pub mod reconcile;
 pub mod seal;

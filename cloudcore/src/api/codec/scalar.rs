@@ -252,9 +252,7 @@ pub(super) fn base64_text(text: &str) -> Result<String, String> {
         Ok(bytes) => Ok(BASE64.encode(bytes)),
         Err(error) => {
             let at = match error {
-                base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol { offset: at, .. } => {
-                    at
-                }
+                base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _) => at,
                 _ => plain.trim_end_matches('=').len() / 4 * 4 + 4,
             };
             Err(format!("illegal base64 data at input byte {}", at.min(plain.len())))

@@ -36,7 +36,7 @@ impl Resume {
             |why: String| Refusal::bad_request(format!("invalid continue token: continue key is not valid: {why}"));
         let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|error| {
             let at = match error {
-                DecodeError::InvalidByte(at, _) | DecodeError::InvalidLastSymbol { offset: at, .. } => at,
+                DecodeError::InvalidByte(at, _) | DecodeError::InvalidLastSymbol(at, _) => at,
                 _ => token.len().saturating_sub(1),
             };
             bad(format!("illegal base64 data at input byte {at}"))

@@ -215,7 +215,8 @@ async fn redirects_and_silence_end() {
 async fn serve_tls() -> (Uri, PathBuf, JoinSet<()>) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let file = std::env::temp_dir().join(format!("edgehold-trust-{}.pem", std::process::id()));
-    std::fs::write(&file, made.cert.pem()).unwrap();
+    let text = daemon::pem::write(daemon::pem::CERTIFICATE, made.cert.der());
+    std::fs::write(&file, text).unwrap();
     let key = rustls::pki_types::PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ServerConfig::builder_with_provider(provider)
