@@ -2,4 +2,5 @@
 
 pub mod api_server;
 pub mod http;
+pub mod processes;
 pub mod replay;
