@@ -1,8 +1,16 @@
 //! The edge core: what runs on a node.
 
+pub mod check;
+pub mod clock;
+pub mod config;
+pub mod desk;
 pub mod identity;
 pub mod images;
 pub mod link;
+pub mod node;
 pub mod pods;
+pub mod run;
 pub mod runtime;
+pub mod status;
 pub mod store;
+pub mod tunnels;

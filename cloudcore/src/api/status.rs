@@ -3,9 +3,12 @@
 //! Clients branch on code and reason, people read the message, tools read the causes. All three are therefore part of
 //! the interface, and every refusal in this module tree is made here.
 
+use std::fmt;
+
 use hyper::StatusCode;
 use proto::value::{Map, Value};
 
+use super::quote::Quoted;
 use super::validate::FieldError;
 
 /// A refusal, ready to be sent.
@@ -78,6 +81,13 @@ pub struct About<'a> {
     pub name: &'a str,
 }
 
+/// `deployments.apps "web"`, with the name as Go quotes it.
+impl fmt::Display for About<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.qualified(), Quoted(self.name))
+    }
+}
+
 impl About<'_> {
     /// `pods`, `deployments.apps`.
     fn qualified(&self) -> String {
@@ -129,7 +139,7 @@ impl Refusal {
         };
         let what = match about.name {
             "" => about.qualified(),
-            name => format!("{} {name:?}", about.qualified()),
+            _ => about.to_string(),
         };
         let message = format!(
             "{what} is forbidden: User {who:?} cannot {verb} resource {resource:?} in API group {:?}{scope}",
@@ -147,7 +157,7 @@ impl Refusal {
     }
 
     pub fn forbidden(about: About<'_>, why: &str) -> Self {
-        let message = format!("{} {:?} is forbidden: {why}", about.qualified(), about.name);
+        let message = format!("{about} is forbidden: {why}");
         Self::new(StatusCode::FORBIDDEN, "Forbidden", message).about(about)
     }
 
@@ -159,7 +169,7 @@ impl Refusal {
     }
 
     pub fn not_found(about: About<'_>) -> Self {
-        let message = format!("{} {:?} not found", about.qualified(), about.name);
+        let message = format!("{about} not found");
         Self::new(StatusCode::NOT_FOUND, "NotFound", message).about(about)
     }
 
@@ -192,16 +202,12 @@ impl Refusal {
     }
 
     pub fn already_exists(about: About<'_>) -> Self {
-        let message = format!("{} {:?} already exists", about.qualified(), about.name);
+        let message = format!("{about} already exists");
         Self::new(StatusCode::CONFLICT, "AlreadyExists", message).about(about)
     }
 
     pub fn conflict(about: About<'_>, why: &str) -> Self {
-        let message = format!(
-            "Operation cannot be fulfilled on {} {:?}: {why}",
-            about.qualified(),
-            about.name
-        );
+        let message = format!("Operation cannot be fulfilled on {about}: {why}");
         Self::new(StatusCode::CONFLICT, "Conflict", message).about(about)
     }
 
@@ -227,7 +233,7 @@ impl Refusal {
             [one] => one.clone(),
             all => format!("[{}]", all.join(", ")),
         };
-        let message = format!("{} {:?} is invalid: {all}", about.qualified(), about.name);
+        let message = format!("{about} is invalid: {all}");
         let mut refusal = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).about(about);
         refusal.details.set(&["causes"], causes(wrong));
         refusal

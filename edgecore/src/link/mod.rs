@@ -1,4 +1,6 @@
 //! The way to the cloud.
 
+mod carry;
 pub mod dial;
 pub mod quic;
+pub mod session;

@@ -288,7 +288,22 @@ pub struct Tunnels {
     connection: Connection,
 }
 
+/// The same connection.
+impl PartialEq for Tunnels {
+    fn eq(&self, other: &Self) -> bool {
+        self.connection.stable_id() == other.connection.stable_id()
+    }
+}
+
+impl Eq for Tunnels {}
+
 impl Tunnels {
+    /// Bytes sent and received by UDP on this connection so far.
+    pub fn bytes(&self) -> (u64, u64) {
+        let stats = self.connection.stats();
+        (stats.udp_tx.bytes, stats.udp_rx.bytes)
+    }
+
     /// The next tunnel with its header; an error when the link is gone.
     pub async fn accept(&self) -> Result<(Vec<u8>, Tunnel), CarrierError> {
         Tunnel::accept(&self.connection).await

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use daemon::seal::SealingKey;
 use proto::delta::DeltaError;
@@ -17,11 +18,21 @@ use crate::pods::Desired;
 
 /// The database and the key to what is sealed in it.
 pub(super) struct File {
-    pub(super) connection: Connection,
-    pub(super) seal: SealingKey,
+    connection: Connection,
+    seal: SealingKey,
+    pub(super) floor_ms: Arc<AtomicI64>,
 }
 
 impl File {
+    pub(super) fn new(connection: Connection, seal: SealingKey) -> rusqlite::Result<Self> {
+        let floor_ms = number(&connection, "floor")?.cast_signed();
+        Ok(Self {
+            connection,
+            seal,
+            floor_ms: Arc::new(AtomicI64::new(floor_ms)),
+        })
+    }
+
     pub(super) fn work(&mut self, job: Job) {
         // Who no longer waits gets no answer; what was asked for is done all the same.
         match job {
@@ -42,10 +53,12 @@ impl File {
     }
 
     fn commit(&mut self, batch: Batch) -> Result<Committed, CommitError> {
-        let Self { connection, seal } = self;
+        let Self { connection, seal, floor_ms } = self;
+        let floor_ms = floor_ms.load(Ordering::Relaxed);
         let commit = |connection: &mut Connection| {
             let transaction = connection.transaction()?;
             let committed = write(&transaction, seal, batch)?;
+            set(&transaction, "floor", &floor_ms.to_le_bytes())?;
             transaction.commit()?;
             Ok(committed)
         };

@@ -12,6 +12,7 @@ mod schema;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread;
 
 use daemon::seal::{KeyError, SealingKey};
@@ -37,6 +38,8 @@ const JOBS_MAX: usize = 64;
 #[derive(Debug, Clone)]
 pub struct NodeStore {
     jobs: mpsc::Sender<Job>,
+    /// The latest time that was ever sure, to be saved with the next commit.
+    floor_ms: Arc<AtomicI64>,
 }
 
 /// What a commit did, and the keys of the entries that it changed.
@@ -81,6 +84,7 @@ impl NodeStore {
             other => other?,
         };
         let recovered = file.recover().map_err(OpenError::Read)?;
+        let floor_ms = Arc::clone(&file.floor_ms);
         let (jobs, mut queue) = mpsc::channel::<Job>(JOBS_MAX);
         let work = move || {
             let mut closed = None;
@@ -102,7 +106,17 @@ impl NodeStore {
             .name("store".to_owned())
             .spawn(work)
             .map_err(OpenError::Thread)?;
-        Ok((Self { jobs }, recovered))
+        Ok((Self { jobs, floor_ms }, recovered))
+    }
+
+    /// The latest time that was ever sure, in milliseconds since 1970.
+    pub fn floor_ms(&self) -> i64 {
+        self.floor_ms.load(Ordering::Relaxed)
+    }
+
+    /// Moves it on; it is saved with the next commit that happens anyway.
+    pub fn note_floor(&self, ms: i64) {
+        self.floor_ms.fetch_max(ms, Ordering::Relaxed);
     }
 
     /// Makes a batch durable, all or nothing. Dropping the future does not take it back.
@@ -154,7 +168,8 @@ fn open_file(folder: &Path) -> Result<File, OpenError> {
     };
     let seal = seal.map_err(OpenError::Key)?;
     let connection = sqlite::open(&folder.join(DATABASE), &schema::MIGRATIONS, Mode::Durable);
-    Ok(File { connection: connection.map_err(OpenError::File)?, seal })
+    let connection = connection.map_err(OpenError::File)?;
+    File::new(connection, seal).map_err(OpenError::Read)
 }
 
 /// Reads the pods of a store that no edge core has open for writing, or that one has: for people who ask.

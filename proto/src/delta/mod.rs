@@ -1,7 +1,7 @@
 //! What changed between two trees, and its coding on the wire.
 //!
-//! [`diff`] and [`Patch::apply`] are inverse: `apply(diff(a, b), a) == b` for all trees. A patch names no merge keys:
-//! they only help [`diff`] to find which elements belong together, so both ends may know different ones.
+//! [`diff()`] and [`Patch::apply`] are inverse: `apply(diff(a, b), a) == b` for all trees. A patch names no merge keys:
+//! they only help [`diff()`] to find which elements belong together, so both ends may know different ones.
 
 pub mod dictionary;
 mod diff;

@@ -147,11 +147,13 @@ pub(super) fn decide(object: &Value, kind: &KindData, options: &Options, now: Wa
         return Deletion::Remove;
     }
     stamp(&mut marked, now.ms.div_euclid(1000).saturating_add(grace), grace);
+    if kind.kind == "Namespace" {
+        // It lasts as long as its content.
+        marked.remove(&["metadata", "deletionGracePeriodSeconds"]);
+        marked.set(&["status", "phase"], "Terminating");
+    }
     if object.int_at(&["metadata", "generation"]).is_some() {
         meta::count(&mut marked);
-    }
-    if kind.kind == "Namespace" {
-        marked.set(&["status", "phase"], "Terminating");
     }
     Deletion::Mark(marked)
 }
@@ -280,6 +282,7 @@ mod tests {
             panic!()
         };
         assert_eq!(marked.text_at(&["status", "phase"]), Some("Terminating"));
+        assert_eq!(marked.at(&["metadata", "deletionGracePeriodSeconds"]), None);
         assert!(!is_over(&marked, namespaces));
         assert_eq!(decide(&marked, namespaces, &options("{}"), NOW), Deletion::Unchanged);
     }

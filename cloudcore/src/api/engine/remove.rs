@@ -125,25 +125,20 @@ impl Call {
             let (op, marked) = match decided {
                 Deletion::Unchanged => return Ok(Left::Marked(stored.value())),
                 Deletion::Remove => (Op::Delete { key, when }, None),
-                Deletion::Mark(mut value) => {
-                    // The decision saw the reported status; what is stored is the cloud's own.
-                    if let Some(phase) = value.at(&["status", "phase"]).cloned() {
-                        let own = stored.body();
-                        match own.get("status") {
-                            Some(status) => value.set(&["status"], status.clone()),
-                            None => {
-                                value.remove(&["status"]);
-                            }
-                        }
-                        if self.kind.kind == "Namespace" {
-                            value.set(&["status", "phase"], phase);
-                        }
-                    }
+                Deletion::Mark(value) => {
+                    let value = own_status(value, &stored);
                     (Op::Replace { key, value: value.clone(), when }, Some(value))
                 }
             };
             if options.dry_run {
-                return Ok(marked.map_or_else(|| Left::Nothing(stored.value()), Left::Marked));
+                let revision = stored.revision.to_string();
+                return Ok(match marked {
+                    None => Left::Nothing(stored.value()),
+                    Some(mut marked) => {
+                        marked.set(&["metadata", "resourceVersion"], revision);
+                        Left::Marked(marked)
+                    }
+                });
             }
             match self.api.store.commit(Lane::Api, vec![op]).await {
                 Ok(written) => {
@@ -170,4 +165,17 @@ fn merged(stored: &Stored) -> Value {
         body.set(&["status"], status.clone());
     }
     body
+}
+
+/// A marked object with the status that the cloud wrote itself: what a node reported is never stored with it.
+fn own_status(mut marked: Value, stored: &Stored) -> Value {
+    if stored.report().is_some() {
+        match stored.body().get("status") {
+            Some(status) => marked.set(&["status"], status.clone()),
+            None => {
+                marked.remove(&["status"]);
+            }
+        }
+    }
+    marked
 }

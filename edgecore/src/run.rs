@@ -1,0 +1,125 @@
+//! The running edge core, in the order of its boot: open, recover, start the pods, serve what is local, and only then
+//! look for a network. Nothing before the session waits for it.
+
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use daemon::files;
+use daemon::supervisor::Supervisor;
+use tokio::sync::{mpsc, watch};
+
+use crate::clock::NodeClock;
+use crate::config::Config;
+use crate::desk::StoreDesk;
+use crate::link::session::{LinkStatus, Reporter, Session};
+use crate::node::Reporting;
+use crate::pods::{self, Clock as _, Folders};
+use crate::runtime::Runtime;
+use crate::runtime::containerd::{self, CniConfig, Containerd};
+use crate::runtime::fake::Fake;
+use crate::store::NodeStore;
+use crate::{status, tunnels};
+
+/// How long the tasks may take to end. Pods run on whatever happens.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Runs until `shutdown`, with the runtime that is configured.
+pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
+    let clock = NodeClock::new(0);
+    if config.runtime == "fake" {
+        return run_on(config, Arc::new(Fake::new()), clock, shutdown).await;
+    }
+    let judge = clock.clone();
+    let runtime = Containerd::new(containerd_config(&config), Arc::new(move || judge.wall()));
+    run_on(
+        config,
+        Arc::new(runtime.context("setting up containerd")?),
+        clock,
+        shutdown,
+    )
+    .await
+}
+
+async fn run_on<R: Runtime>(
+    config: Config,
+    runtime: Arc<R>,
+    clock: NodeClock,
+    shutdown: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
+    for folder in [&config.data, &config.run] {
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        made.with_context(|| format!("making {}", folder.display()))?;
+    }
+    let _lock = files::lock(&config.data.join("lock"))
+        .with_context(|| format!("another edge core runs on {}", config.data.display()))?;
+    let (store, recovered) = NodeStore::open(&config.data).context("opening the node's store")?;
+    clock.raise_floor(store.floor_ms());
+    let (reporter, said) = Reporter::new();
+    let desk = Arc::new(StoreDesk::new(store.clone(), reporter.clone()));
+    let folders = Folders { pods: config.data.join("pods"), logs: config.logs.clone() };
+    let pods_config = pods::Config { folders: folders.clone(), ..pods::Config::default() };
+    let (pods, runner) = pods::new(
+        pods_config,
+        Arc::clone(&runtime),
+        Arc::clone(&desk),
+        Arc::new(clock.clone()),
+    );
+    let (link_sender, link) = watch::channel(LinkStatus::default());
+    let (connections, connected) = mpsc::channel(tunnels::CONNECTIONS_MAX);
+
+    let mut supervisor = Supervisor::default();
+    supervisor.spawn("pods", |stop| runner.run(stop));
+    let (folder, link_status) = (config.data.clone(), link.clone());
+    supervisor.spawn("status", |stop| status::serve(folder, link_status, stop));
+    let reporting = Reporting {
+        store: store.clone(),
+        reporter,
+        desk,
+        pods: pods.clone(),
+        runtime: Arc::clone(&runtime),
+        link,
+        clock: clock.clone(),
+        folder: config.data.clone(),
+    };
+    supervisor.spawn("node", |stop| reporting.run(stop));
+    let server = tunnels::Server { store: store.clone(), folders, runtime, clock: clock.clone() };
+    supervisor.spawn("tunnels", |stop| server.run(connected, stop));
+    let session = Session {
+        store,
+        recovered,
+        said,
+        pods,
+        clock,
+        folder: config.data.clone(),
+        settings: config.link_settings(),
+        status: link_sender,
+        tunnels: connections,
+    };
+    supervisor.spawn("session", |stop| session.run(stop));
+    tracing::info!(data = %config.data.display(), runtime = config.runtime, "edge core is up");
+    supervisor.run(shutdown, GRACE).await
+}
+
+/// The runtime's part of the configuration.
+pub fn containerd_config(config: &Config) -> containerd::Config {
+    let chosen = &config.containerd;
+    containerd::Config {
+        socket: chosen.socket.clone(),
+        namespace: chosen.namespace.clone(),
+        snapshotter: chosen.snapshotter.clone(),
+        run_dir: config.run.clone(),
+        state_dir: config.data.join("containerd"),
+        // The log processes are this same program.
+        log_program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/usr/bin/edgecore")),
+        cgroup_parent: chosen.cgroup.clone(),
+        cni: CniConfig {
+            conf_dir: chosen.cni_conf.clone(),
+            plugin_dirs: chosen.cni_plugins.clone(),
+        },
+        registry_ca: chosen.registry_ca.clone(),
+        ..containerd::Config::default()
+    }
+}

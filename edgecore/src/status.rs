@@ -1,0 +1,192 @@
+//! What `edgecore status` shows, with or without a cloud, with or without a running edge core.
+//!
+//! A running edge core answers on a socket in its data folder, which only its owner may open. Where none runs, the store
+//! says what was last known.
+
+use std::fmt::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use daemon::clock::mono;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::identity::Identity;
+use crate::link::session::LinkStatus;
+use crate::store;
+
+const SOCKET: &str = "status.sock";
+
+/// The state of an edge core.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    pub running: bool,
+    pub node: Option<String>,
+    pub connected: bool,
+    /// How long it has been connected, in seconds.
+    pub connected_s: Option<u64>,
+    pub cloud: Option<String>,
+    pub revision: u64,
+    pub pending: usize,
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+    pub disk_full: bool,
+    pub refused: Option<String>,
+    pub events_dropped: u64,
+    pub pods: Vec<PodLine>,
+}
+
+/// One pod as the node last reported it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodLine {
+    pub namespace: String,
+    pub name: String,
+    pub phase: String,
+    pub ready: String,
+    pub restarts: i64,
+}
+
+/// Answers whoever asks on this host, until stopped.
+pub async fn serve(folder: PathBuf, link: watch::Receiver<LinkStatus>, stop: CancellationToken) -> anyhow::Result<()> {
+    let path = folder.join(SOCKET);
+    // Left over from an earlier life: the folder's lock says that nobody else serves it.
+    let _ = std::fs::remove_file(&path);
+    let listener = UnixListener::bind(&path).with_context(|| format!("binding {}", path.display()))?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))
+        .with_context(|| format!("protecting {}", path.display()))?;
+    loop {
+        let mut client = tokio::select! {
+            () = stop.cancelled() => break,
+            accepted = listener.accept() => match accepted {
+                Ok((client, _)) => client,
+                Err(error) => {
+                    tracing::warn!("accepting a local client: {error}");
+                    continue;
+                }
+            },
+        };
+        let text = serde_json::to_vec(&now(&folder, &link.borrow().clone()))?;
+        // Small: it fits the socket's buffer, so a client that does not read holds nobody up.
+        if let Err(error) = client.write_all(&text).await {
+            tracing::debug!("a local client: {error}");
+        }
+    }
+    let _ = std::fs::remove_file(&path);
+    Ok(())
+}
+
+/// The state of the edge core on this data folder.
+pub async fn ask(folder: &Path) -> anyhow::Result<Status> {
+    if let Ok(mut stream) = UnixStream::connect(folder.join(SOCKET)).await {
+        let mut text = Vec::new();
+        stream
+            .read_to_end(&mut text)
+            .await
+            .context("reading the edge core's status")?;
+        return serde_json::from_slice(&text).context("reading the edge core's status");
+    }
+    anyhow::ensure!(
+        folder.join(store::DATABASE).exists(),
+        "no edge core has ever run on {}: is this the data folder (--data)?",
+        folder.display()
+    );
+    let mut status = now(folder, &LinkStatus::default());
+    status.running = false;
+    Ok(status)
+}
+
+fn now(folder: &Path, link: &LinkStatus) -> Status {
+    let identity = Identity::load(folder).ok().flatten();
+    let pods = store::read_pods(folder).unwrap_or_default();
+    let pods = pods.into_iter().map(|(key, _, report)| {
+        let report = report.unwrap_or_default();
+        let containers = report.list_at(&["containerStatuses"]);
+        let ready = containers
+            .iter()
+            .filter(|container| container.flag_at(&["ready"]))
+            .count();
+        PodLine {
+            namespace: key.namespace,
+            name: key.name,
+            phase: report.text_at(&["phase"]).unwrap_or("Pending").to_owned(),
+            ready: format!("{ready}/{}", containers.len()),
+            restarts: containers
+                .iter()
+                .filter_map(|container| container.int_at(&["restartCount"]))
+                .sum(),
+        }
+    });
+    let (bytes_sent, bytes_received) = link.bytes();
+    Status {
+        running: true,
+        node: identity.map(|identity| identity.node().to_owned()),
+        connected: link.up_since.is_some(),
+        connected_s: link.up_since.map(|since| mono().since(since).as_secs()),
+        cloud: link.remote.clone(),
+        revision: link.applied.0,
+        pending: link.pending,
+        bytes_sent,
+        bytes_received,
+        disk_full: link.disk_full,
+        refused: link.refused.clone(),
+        events_dropped: link.events_dropped,
+        pods: pods.collect(),
+    }
+}
+
+impl Status {
+    /// The text for people.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let node = self
+            .node
+            .as_deref()
+            .unwrap_or("not joined: edgecore join https://HOST:6443 --token-file FILE");
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "node       {node}");
+        let running = if self.running {
+            "running"
+        } else {
+            "not running: what follows is what it last knew"
+        };
+        let _ = writeln!(text, "edge core  {running}");
+        let link = match (&self.cloud, self.connected_s) {
+            (Some(cloud), Some(seconds)) => format!("connected to {cloud} for {seconds} s"),
+            (Some(cloud), None) => format!("greeting {cloud}"),
+            (None, _) => "no link; pods run on".to_owned(),
+        };
+        let _ = writeln!(text, "cloud      {link}");
+        if let Some(refused) = &self.refused {
+            let _ = writeln!(text, "refused    {refused}");
+        }
+        let _ = writeln!(text, "revision   {}", self.revision);
+        let _ = writeln!(text, "to report  {}", self.pending);
+        let _ = writeln!(
+            text,
+            "bytes      {} sent, {} received",
+            self.bytes_sent, self.bytes_received
+        );
+        if self.disk_full {
+            let _ = writeln!(text, "disk       full: what changes is not kept until there is room");
+        }
+        if self.events_dropped > 0 {
+            let _ = writeln!(text, "events     {} dropped unsent", self.events_dropped);
+        }
+        let _ = writeln!(
+            text,
+            "\n{:<20} {:<40} {:<10} {:<7} RESTARTS",
+            "NAMESPACE", "POD", "PHASE", "READY"
+        );
+        for pod in &self.pods {
+            let PodLine { namespace, name, phase, ready, restarts } = pod;
+            let _ = writeln!(text, "{namespace:<20} {name:<40} {phase:<10} {ready:<7} {restarts}");
+        }
+        text
+    }
+}

@@ -1,0 +1,181 @@
+//! Serves the tunnels that the cloud opens: logs, for now of pods only.
+
+use std::sync::Arc;
+
+use daemon::carrier::Tunnel;
+use daemon::framing::FrameWriter;
+use proto::object::Kind;
+use proto::tunnel::{LogRequest, TunnelRequest};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::NodeClock;
+use crate::link::quic::Tunnels;
+use crate::pods::{Clock as _, Folders, logs};
+use crate::runtime::{Runtime, State};
+use crate::store::NodeStore;
+
+/// Connections whose tunnels wait to be taken.
+pub const CONNECTIONS_MAX: usize = 4;
+
+/// Pieces of a log that wait for the link.
+const PIECES_MAX: usize = 4;
+
+/// Serves tunnels.
+#[derive(Debug)]
+pub struct Server<R> {
+    pub store: NodeStore,
+    pub folders: Folders,
+    pub runtime: Arc<R>,
+    pub clock: NodeClock,
+}
+
+impl<R: Runtime> Server<R> {
+    /// Runs until stopped.
+    pub async fn run(self, mut connections: mpsc::Receiver<Tunnels>, stop: CancellationToken) -> anyhow::Result<()> {
+        let server = Arc::new(self);
+        let mut tasks = JoinSet::new();
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                connection = connections.recv() => match connection {
+                    Some(tunnels) => {
+                        tasks.spawn(Arc::clone(&server).connection(tunnels));
+                    }
+                    None => stop.cancelled().await,
+                },
+                Some(_) = tasks.join_next() => {}
+            }
+        }
+    }
+
+    async fn connection(self: Arc<Self>, tunnels: Tunnels) {
+        let mut open = JoinSet::new();
+        while let Ok((header, tunnel)) = tunnels.accept().await {
+            while open.try_join_next().is_some() {}
+            let server = Arc::clone(&self);
+            open.spawn(async move {
+                if let Err(error) = server.tunnel(&header, tunnel).await {
+                    tracing::debug!("a tunnel ended: {error:#}");
+                }
+            });
+        }
+    }
+
+    async fn tunnel(&self, header: &[u8], tunnel: Tunnel) -> anyhow::Result<()> {
+        let mut writer = FrameWriter::new(tunnel.send);
+        match TunnelRequest::decode(header) {
+            Ok(TunnelRequest::Logs(request)) => self.logs(request, writer, tunnel.receive).await,
+            Err(error) => Ok(writer.write(format!("{error}").as_bytes()).await?),
+        }
+    }
+
+    async fn logs(
+        &self,
+        request: LogRequest,
+        mut writer: FrameWriter<quinn::SendStream>,
+        mut receive: quinn::RecvStream,
+    ) -> anyhow::Result<()> {
+        let pods = self.store.entries(Kind::from("Pod")).await;
+        let Some(pod) = pods.iter().find(|pod| pod.uid == request.pod) else {
+            return Ok(writer.write(b"the pod is not on this node (yet, or any more)").await?);
+        };
+        let named = ["initContainers", "containers"]
+            .iter()
+            .flat_map(|list| pod.value.list_at(&["spec", list]))
+            .any(|container| container.text_at(&["name"]) == Some(request.container.as_str()));
+        if !named {
+            let why = format!("container {} is not valid for pod {}", request.container, pod.key.name);
+            return Ok(writer.write(why.as_bytes()).await?);
+        }
+        let folder = self
+            .folders
+            .pod_logs(&pod.key.namespace, &pod.key.name, pod.uid)
+            .join(&request.container);
+        let options = options(&request, self.clock.wall().ms);
+        let (out, mut pieces) = mpsc::channel(PIECES_MAX);
+        let (ended, is_alive) = tokio::sync::watch::channel(true);
+        let mut reading = std::pin::pin!(logs::stream(&folder, options, move || *is_alive.borrow(), out));
+        let mut watching = std::pin::pin!(self.until_ended(&request, ended));
+        let mut given_up = std::pin::pin!(async move {
+            // The cloud sends nothing: whatever comes is the end.
+            let mut nothing = [0; 1];
+            let _ = receive.read(&mut nothing).await;
+        });
+        let mut first = reading.as_mut();
+        // Whether there is a log shows with its first piece, or with the end of the reading.
+        let piece = tokio::select! {
+            biased;
+            piece = pieces.recv() => piece,
+            read = &mut first => {
+                if let Err(error) = read {
+                    return Ok(writer.write(format!("{error}").as_bytes()).await?);
+                }
+                writer.write(b"").await?;
+                let mut send = writer.into_inner();
+                while let Some(piece) = pieces.recv().await {
+                    send.write_all(&piece).await?;
+                }
+                return Ok(send.finish()?);
+            }
+            () = &mut watching, if request.follow => None,
+            // The cloud gave up.
+            () = &mut given_up => return Ok(()),
+        };
+        writer.write(b"").await?;
+        let mut send = writer.into_inner();
+        let mut next = piece;
+        let mut read = false;
+        let mut watched = false;
+        loop {
+            if let Some(piece) = next.take() {
+                send.write_all(&piece).await?;
+            }
+            tokio::select! {
+                piece = pieces.recv() => match piece {
+                    Some(piece) => next = Some(piece),
+                    None => break,
+                },
+                _ = &mut first, if !read => read = true,
+                () = &mut watching, if request.follow && !watched => watched = true,
+                () = &mut given_up => return Ok(()),
+            }
+        }
+        Ok(send.finish()?)
+    }
+
+    /// Watches for the end of the container that is being read.
+    async fn until_ended(&self, request: &LogRequest, ended: tokio::sync::watch::Sender<bool>) {
+        let mut events = self.runtime.subscribe();
+        loop {
+            if let Ok(seen) = self.runtime.list_pod(request.pod).await {
+                let own = seen.iter().filter(|seen| seen.labels.container == request.container);
+                let newest = own.max_by_key(|seen| seen.labels.attempt);
+                if !newest.is_some_and(|seen| matches!(seen.state, State::Created | State::Running { .. })) {
+                    ended.send_replace(false);
+                    return;
+                }
+            }
+            if events.recv().await.is_none() {
+                ended.send_replace(false);
+                return;
+            }
+        }
+    }
+}
+
+fn options(request: &LogRequest, now_ms: i64) -> logs::Options {
+    let since_s = request.since_s.and_then(|seconds| i64::try_from(seconds).ok());
+    let young = since_s.map(|seconds| now_ms.div_euclid(1000).saturating_sub(seconds));
+    logs::Options {
+        follow: request.follow,
+        previous: request.previous,
+        timestamps: request.timestamps,
+        tail: request
+            .tail_lines
+            .map(|lines| usize::try_from(lines).unwrap_or(usize::MAX)),
+        since: young.or_else(|| proto::time::parse_rfc3339(request.since.as_deref()?)),
+        bytes_max: request.limit_bytes,
+    }
+}
