@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use cloudcore::config::Config;
 use cloudcore::{admin, serve};
-use proto::admin::{Answer, Request};
+use proto::admin::{Answer, Request, seconds};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Exit code for a configuration that cannot be used, as sysexits has it.
@@ -163,18 +163,6 @@ fn key_value(label: &str) -> anyhow::Result<(String, String)> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
-fn seconds(text: &str) -> Option<u64> {
-    let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    let number: u64 = number.parse().ok()?;
-    number.checked_mul(match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 86_400,
-        _ => return None,
-    })
-}
-
 #[expect(clippy::print_stdout, reason = "the command line speaks to people")]
 fn print(answer: &Answer) {
     match answer {
@@ -199,18 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lives_of_tokens() {
-        for (text, expected) in [
-            ("90s", Some(90)),
-            ("30m", Some(1800)),
-            ("1h", Some(3600)),
-            ("7d", Some(604_800)),
-        ] {
-            assert_eq!(seconds(text), expected);
-        }
-        for text in ["", "h", "1", "1w", "-1h", "1é", "99999999999999999999d"] {
-            assert_eq!(seconds(text), None, "{text}");
-        }
+    fn labels_have_a_key_and_a_value() {
         assert!(key_value("a").is_err());
         assert_eq!(key_value("a=b=c").unwrap(), ("a".to_owned(), "b=c".to_owned()));
     }

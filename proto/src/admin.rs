@@ -50,6 +50,19 @@ fn one() -> u32 {
     1
 }
 
+/// The seconds in a length of time as it is typed: `90s`, `30m`, `1h`, `7d`.
+pub fn seconds(text: &str) -> Option<u64> {
+    let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let number: u64 = number.parse().ok()?;
+    number.checked_mul(match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return None,
+    })
+}
+
 /// What is answered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -112,6 +125,21 @@ mod tests {
         };
         assert_eq!(request, expected);
         assert!(serde_json::from_str::<Request>(r#"{"do":"somethingElse"}"#).is_err());
+    }
+
+    #[test]
+    fn lengths_of_time() {
+        for (text, expected) in [
+            ("90s", Some(90)),
+            ("30m", Some(1800)),
+            ("1h", Some(3600)),
+            ("7d", Some(604_800)),
+        ] {
+            assert_eq!(seconds(text), expected);
+        }
+        for text in ["", "h", "1", "1w", "-1h", "1é", "99999999999999999999d"] {
+            assert_eq!(seconds(text), None, "{text}");
+        }
     }
 
     #[test]

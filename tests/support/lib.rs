@@ -3,4 +3,5 @@
 pub mod api_server;
 pub mod cores;
 pub mod http;
+pub mod processes;
 pub mod replay;

@@ -5,6 +5,8 @@ mod api;
 #[cfg(test)]
 mod corpus;
 #[cfg(test)]
+mod edgectl;
+#[cfg(test)]
 mod enrolment;
 #[cfg(test)]
 mod kubectl;
