@@ -311,7 +311,7 @@ fn revision_of(object: &Value) -> Option<String> {
         .as_array()
         .and_then(|rows| rows.last())
         .map(|row| &row["object"]["metadata"]);
-    let metadata = of_row.unwrap_or(&object["metadata"]);
+    let metadata = of_row.unwrap_or_else(|| &object["metadata"]);
     metadata["resourceVersion"]
         .as_str()
         .filter(|text| !text.is_empty())
