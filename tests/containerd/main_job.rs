@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use tests::cores::{CloudCore, EdgeCore, Kubectl, eventually};
 
 use super::node::{Node, WEB, kill, own_mounts};
+
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// A node with its cloud, and what both are made of.
 struct Site {
@@ -145,16 +147,22 @@ fn new_boot_id(folder: &Path, boot: u128) {
         &number[20..],
     ];
     std::fs::write(&file, groups.join("-")).unwrap();
-    let target = "/proc/sys/kernel/random/boot_id";
+    old_boot_id();
     assert!(
         Command::new("mount")
             .arg("--bind")
             .arg(&file)
-            .arg(target)
+            .arg(BOOT_ID)
             .status()
             .unwrap()
             .success()
     );
+}
+
+/// The machine's own again. A bind on top of another would make the lower one's file a mount point, which cannot go.
+fn old_boot_id() {
+    // Fails where nothing was bound.
+    let _ = Command::new("umount").arg(BOOT_ID).stderr(Stdio::null()).status();
 }
 
 fn is_ready(pod: &Value) -> bool {

@@ -311,7 +311,7 @@ impl Drop for Node {
             remove_tree(&path);
         }
         if !std::thread::panicking() {
-            let _ = std::fs::remove_dir_all(&self.folder);
+            std::fs::remove_dir_all(&self.folder).unwrap();
         }
     }
 }

@@ -46,8 +46,10 @@ impl Commit<'_> {
         let node = self.snapshot.node();
         let mut ops = Vec::new();
         for (uid, report) in &batch.reports {
-            // A node writes only what its own view contains, and only while it is there.
-            if self.snapshot.object(*uid).is_some() && self.is_its(*uid) {
+            // A node writes only what its own view contains, and only while it is there. Of what is gone nothing is left
+            // to say, and a report before would overtake the deletion.
+            let last = batch.gone.contains(uid);
+            if !last && self.snapshot.object(*uid).is_some() && self.is_its(*uid) {
                 ops.push(Op::Report {
                     uid: *uid,
                     node: node.to_owned(),
