@@ -37,6 +37,11 @@ impl Manifest {
                 ))
             })
         };
+        // `n` and `on` are booleans in YAML, which is never what a namespace of that name means.
+        let namespace = &object["metadata"]["namespace"];
+        if !namespace.is_string() && !namespace.is_null() {
+            return Err(wrong(format!("metadata.namespace is {namespace}: put it in quotes")));
+        }
         let manifest = Self {
             file: file.to_owned(),
             api_version: said("/apiVersion")?,
@@ -135,13 +140,13 @@ mod tests {
     #[test]
     fn documents_and_lists_are_taken_apart() {
         let text = "---\n# nothing here\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: a}\n---\n\
-                    {apiVersion: v1, kind: List, items: [{apiVersion: v1, kind: Pod, metadata: {name: b, namespace: n}}]}\n";
+                    {apiVersion: v1, kind: List, items: [{apiVersion: v1, kind: Pod, metadata: {name: b, namespace: demo}}]}\n";
         let all = objects("x", text).unwrap();
         let names: Vec<_> = all
             .iter()
             .map(|one| (one.name.as_str(), one.namespace.as_deref()))
             .collect();
-        assert_eq!(names, [("a", None), ("b", Some("n"))]);
+        assert_eq!(names, [("a", None), ("b", Some("demo"))]);
         let json = r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "c"}}"#;
         assert_eq!(objects("x", json).unwrap()[0].name, "c");
     }
@@ -152,6 +157,10 @@ mod tests {
             ("kind: Pod", "no apiVersion"),
             ("{apiVersion: v1, kind: Pod, metadata: {}}", "no metadata.name"),
             ("{apiVersion: v1, kind: Pod, metadata: {name: a/b}}", "not a name"),
+            (
+                "{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: n}}",
+                "metadata.namespace is false: put it in quotes",
+            ),
             ("- 1", "no apiVersion"),
             ("a: [", "x: "),
         ] {

@@ -1,6 +1,5 @@
-//! The real programs as processes: a cloud core, edge cores, kubectl.
-//!
-//! They are the ones beside this test in the target folder; `scripts/test` builds them first.
+//! A cloud core, edge cores and kubectl on folders of the test's choosing, to be killed and started again: the parts of
+//! the main job.
 
 use std::fs::File;
 use std::net::{TcpListener, UdpSocket};
@@ -17,16 +16,9 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 /// How often a condition is looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// One of our programs, or kubectl.
+/// The path of one of our programs, built from what is here now.
 pub fn program(name: &str) -> PathBuf {
-    let this = std::env::current_exe().expect("a test has a path");
-    let target = this
-        .parent()
-        .and_then(Path::parent)
-        .expect("a test is in target/PROFILE/deps");
-    let path = target.join(name);
-    assert!(path.exists(), "{} is not built: cargo build -p {name}", path.display());
-    path
+    crate::processes::program(name).expect("our programs build")
 }
 
 /// Waits until something is there, and fails with what was waited for.

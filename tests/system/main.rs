@@ -10,3 +10,5 @@ mod edgectl;
 mod enrolment;
 #[cfg(test)]
 mod kubectl;
+#[cfg(test)]
+mod kubectl_process;
