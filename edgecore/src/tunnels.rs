@@ -1,4 +1,4 @@
-//! Serves the tunnels that the cloud opens: logs, for now of pods only.
+//! Serves the tunnels that the cloud opens: logs of pods.
 
 use std::sync::Arc;
 

@@ -152,7 +152,7 @@ pub enum Down {
     },
     /// A piece of a body too large for one frame.
     Chunk(Vec<u8>),
-    /// The answer to [`Up::Request`]: a certificate chain, PEM.
+    /// The answer to [`Up::Request`]: [`crate::enrol::Credentials`] as JSON.
     Certificate(Vec<u8>),
 }
 

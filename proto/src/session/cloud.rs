@@ -112,7 +112,7 @@ pub enum Input {
     Lost(Carrier),
     /// The node's view may have changed.
     Changed,
-    /// The answer to [`News::Request`], PEM.
+    /// The answer to [`News::Request`]: [`crate::enrol::Credentials`] as JSON.
     Certificate(Vec<u8>),
 }
 

@@ -147,7 +147,7 @@ pub enum News {
     Violated(Violation),
     /// A commit failed; what it held is tried again later.
     NotDurable(CommitError),
-    /// A certificate chain, PEM.
+    /// New [`crate::enrol::Credentials`], as JSON.
     Certificate(Vec<u8>),
     /// So many events were dropped unsent.
     EventsDropped(u64),
