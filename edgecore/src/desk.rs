@@ -62,6 +62,13 @@ impl Desk for StoreDesk {
         self.store.remember(pod, memory).await;
     }
 
+    async fn keep(&self, pod: Uid, memory: Vec<u8>, status: Value) {
+        self.store.remember_with_next(pod, memory);
+        self.report(pod, status).await;
+        // Where the report was none, or could not be made durable.
+        self.store.remember_waiting(pod).await;
+    }
+
     fn addresses(&self) -> Vec<String> {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -89,4 +96,35 @@ fn event_object(event: &PodEvent) -> Value {
         ("firstTimestamp", at.clone().into()),
         ("lastTimestamp", at.into()),
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::session::edge::Batch;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_memory_and_a_report_are_one_write() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, _) = NodeStore::open(folder.path()).unwrap();
+        let (reporter, mut said) = Reporter::new();
+        let desk = StoreDesk::new(store.clone(), reporter);
+        let pod = Uid([1; 16]);
+        let session = async {
+            let report = said.recv().await.unwrap();
+            assert_eq!(store.memory(pod).await, None, "a write of its own");
+            store.commit(Batch::default()).await.unwrap();
+            assert_eq!(store.memory(pod).await, Some(vec![1]));
+            drop(report);
+            // One that changes nothing has no commit.
+            drop(said.recv().await.unwrap());
+        };
+        let pods = async {
+            desk.keep(pod, vec![1], Value::map()).await;
+            desk.keep(pod, vec![2], Value::map()).await;
+        };
+        tokio::join!(session, pods);
+        assert_eq!(store.memory(pod).await, Some(vec![2]));
+    }
 }

@@ -38,6 +38,15 @@ pub trait Desk: Send + Sync + 'static {
     /// Keeps a pod's memory, or drops it.
     fn remember(&self, pod: Uid, memory: Option<Vec<u8>>) -> impl Future<Output = ()> + Send;
 
+    /// Remembers and reports: the memory is durable no later than the report. A store that can do both in one write to
+    /// the disk does.
+    fn keep(&self, pod: Uid, memory: Vec<u8>, status: Value) -> impl Future<Output = ()> + Send {
+        async move {
+            self.remember(pod, Some(memory)).await;
+            self.report(pod, status).await;
+        }
+    }
+
     /// The node's addresses, the first one being the primary; empty while it has none.
     fn addresses(&self) -> Vec<String>;
 }

@@ -182,15 +182,17 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
             plan(pod, &observed, &self.memory, now)
         };
         self.first = false;
-        if plan.memory != self.memory {
-            let form = plan.memory.encode(now, self.shared.clock.boot());
-            self.shared.desk.remember(self.uid, Some(form)).await;
-            self.memory = plan.memory;
+        let memory = (plan.memory != self.memory).then(|| plan.memory.encode(now, self.shared.clock.boot()));
+        let status = plan.status.filter(|status| self.reported.as_ref() != Some(status));
+        let desk = &self.shared.desk;
+        match (memory, status.clone()) {
+            (Some(memory), Some(status)) => desk.keep(self.uid, memory, status).await,
+            (Some(memory), None) => desk.remember(self.uid, Some(memory)).await,
+            (None, Some(status)) => desk.report(self.uid, status).await,
+            (None, None) => {}
         }
-        if let Some(status) = plan.status.filter(|status| self.reported.as_ref() != Some(status)) {
-            self.shared.desk.report(self.uid, status.clone()).await;
-            self.reported = Some(status);
-        }
+        self.memory = plan.memory;
+        self.reported = status.or_else(|| self.reported.take());
         Some((plan.steps, plan.wake_at))
     }
 

@@ -1,8 +1,8 @@
 //! What the store's thread does with its connection.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, PoisonError};
 
 use daemon::seal::SealingKey;
 use proto::delta::DeltaError;
@@ -13,7 +13,7 @@ use proto::session::edge::{Batch, Desired as Op, Recovered, Report, Reported};
 use proto::value::{Value, canonical};
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Row, Transaction, params};
 
-use super::{Committed, Job, restore};
+use super::{Committed, Job, Waiting, restore};
 use crate::pods::Desired;
 
 /// The database and the key to what is sealed in it.
@@ -21,6 +21,7 @@ pub(super) struct File {
     connection: Connection,
     seal: SealingKey,
     pub(super) floor_ms: Arc<AtomicI64>,
+    pub(super) waiting: Waiting,
 }
 
 impl File {
@@ -30,6 +31,7 @@ impl File {
             connection,
             seal,
             floor_ms: Arc::new(AtomicI64::new(floor_ms)),
+            waiting: Waiting::default(),
         })
     }
 
@@ -53,16 +55,29 @@ impl File {
     }
 
     fn commit(&mut self, batch: Batch) -> Result<Committed, CommitError> {
-        let Self { connection, seal, floor_ms } = self;
+        let Self { connection, seal, floor_ms, waiting } = self;
         let floor_ms = floor_ms.load(Ordering::Relaxed);
+        // Nobody waits for the lock while the disk is at work.
+        let memories = std::mem::take(&mut *waiting.lock().unwrap_or_else(PoisonError::into_inner));
         let commit = |connection: &mut Connection| {
             let transaction = connection.transaction()?;
+            for (pod, memory) in &memories {
+                remember(&transaction, *pod, memory)?;
+            }
+            // Later, so that a deletion takes what was remembered along.
             let committed = write(&transaction, seal, batch)?;
             set(&transaction, "floor", &floor_ms.to_le_bytes())?;
             transaction.commit()?;
             Ok(committed)
         };
-        commit(connection).map_err(|error: rusqlite::Error| {
+        let committed = commit(connection);
+        if committed.is_err() {
+            let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            for (pod, memory) in memories {
+                waiting.entry(pod).or_insert(memory);
+            }
+        }
+        committed.map_err(|error: rusqlite::Error| {
             let full = error.sqlite_error_code() == Some(ErrorCode::DiskFull);
             tracing::error!("writing the node's store: {error}");
             if full { CommitError::Full } else { CommitError::Failed }
@@ -95,11 +110,7 @@ impl File {
 
     fn remember(&self, uid: Uid, memory: Option<Vec<u8>>) -> rusqlite::Result<()> {
         match memory {
-            Some(body) => {
-                let sql = "INSERT INTO memory (uid, body) VALUES (?1, ?2)
-                    ON CONFLICT (uid) DO UPDATE SET body = ?2 WHERE body <> ?2";
-                self.connection.prepare_cached(sql)?.execute(params![uid.0, body])?;
-            }
+            Some(body) => remember(&self.connection, uid, &body)?,
             None => {
                 self.connection
                     .prepare_cached("DELETE FROM memory WHERE uid = ?")?
@@ -159,6 +170,15 @@ impl File {
         recovered.events = rows.collect::<rusqlite::Result<VecDeque<_>>>()?;
         Ok(recovered)
     }
+}
+
+fn remember(connection: &Connection, uid: Uid, memory: &[u8]) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO memory (uid, body) VALUES (?1, ?2)
+        ON CONFLICT (uid) DO UPDATE SET body = ?2 WHERE body <> ?2";
+    connection
+        .prepare_cached(sql)?
+        .execute(params![uid.0, memory])
+        .map(drop)
 }
 
 fn write(transaction: &Transaction<'_>, seal: &SealingKey, batch: Batch) -> rusqlite::Result<Committed> {

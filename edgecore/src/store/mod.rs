@@ -10,9 +10,10 @@
 mod file;
 mod schema;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use daemon::seal::{KeyError, SealingKey};
@@ -40,7 +41,11 @@ pub struct NodeStore {
     jobs: mpsc::Sender<Job>,
     /// The latest time that was ever sure, to be saved with the next commit.
     floor_ms: Arc<AtomicI64>,
+    waiting: Waiting,
 }
+
+/// What pods want remembered with the next commit.
+type Waiting = Arc<Mutex<BTreeMap<Uid, Vec<u8>>>>;
 
 /// What a commit did, and the keys of the entries that it changed.
 #[derive(Debug)]
@@ -85,6 +90,7 @@ impl NodeStore {
         };
         let recovered = file.recover().map_err(OpenError::Read)?;
         let floor_ms = Arc::clone(&file.floor_ms);
+        let waiting = Arc::clone(&file.waiting);
         let (jobs, mut queue) = mpsc::channel::<Job>(JOBS_MAX);
         let work = move || {
             let mut closed = None;
@@ -106,7 +112,7 @@ impl NodeStore {
             .name("store".to_owned())
             .spawn(work)
             .map_err(OpenError::Thread)?;
-        Ok((Self { jobs, floor_ms }, recovered))
+        Ok((Self { jobs, floor_ms, waiting }, recovered))
     }
 
     /// The latest time that was ever sure, in milliseconds since 1970.
@@ -144,6 +150,22 @@ impl NodeStore {
     /// Keeps what a pod remembers, or drops it.
     pub async fn remember(&self, pod: Uid, memory: Option<Vec<u8>>) {
         self.ask(|reply| Job::Remember(pod, memory, reply)).await;
+    }
+
+    /// Keeps what a pod remembers with the next commit, whoever makes it.
+    pub fn remember_with_next(&self, pod: Uid, memory: Vec<u8>) {
+        self.waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(pod, memory);
+    }
+
+    /// Keeps it now, if no commit has.
+    pub async fn remember_waiting(&self, pod: Uid) {
+        let memory = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&pod);
+        if let Some(memory) = memory {
+            self.remember(pod, Some(memory)).await;
+        }
     }
 
     /// Closes the file; whoever asks afterwards gets nothing.

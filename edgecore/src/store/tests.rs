@@ -117,6 +117,48 @@ async fn what_was_committed_is_recovered() {
 }
 
 #[tokio::test]
+async fn a_memory_rides_on_the_next_commit_and_is_not_lost_without_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, _) = NodeStore::open(folder.path()).unwrap();
+    let (one, two, deleted) = (Uid([1; 16]), Uid([2; 16]), Uid([3; 16]));
+    for uid in [one, deleted] {
+        store.remember_with_next(uid, vec![1]);
+    }
+    assert_eq!(store.memory(one).await, None);
+    store.commit(desired(vec![Op::Delete { uid: deleted }])).await.unwrap();
+    assert_eq!(
+        (store.memory(one).await, store.memory(deleted).await),
+        (Some(vec![1]), None)
+    );
+    // It waits no longer: what came after it stays.
+    store.remember(one, Some(vec![2])).await;
+    store.remember_waiting(one).await;
+    store.commit(Batch::default()).await.unwrap();
+    assert_eq!(store.memory(one).await, Some(vec![2]));
+    store.remember_with_next(two, vec![3]);
+    store.remember_waiting(two).await;
+    assert_eq!(store.memory(two).await, Some(vec![3]));
+}
+
+#[tokio::test]
+async fn a_memory_that_rode_on_a_commit_that_failed_waits_for_the_next() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, _) = NodeStore::open(folder.path()).unwrap();
+    let path = folder.path().join(DATABASE);
+    let other = rusqlite::Connection::open(&path).unwrap();
+    other
+        .execute_batch("CREATE TRIGGER no BEFORE INSERT ON gone BEGIN SELECT RAISE(ABORT, 'no'); END")
+        .unwrap();
+    let (uid, gone) = (Uid([1; 16]), Uid([2; 16]));
+    store.remember_with_next(uid, vec![1]);
+    let batch = Batch { gone: [(gone, true)].into(), ..Batch::default() };
+    store.commit(batch).await.unwrap_err();
+    assert_eq!(store.memory(uid).await, None);
+    store.commit(Batch::default()).await.unwrap();
+    assert_eq!(store.memory(uid).await, Some(vec![1]));
+}
+
+#[tokio::test]
 async fn a_patch_that_does_not_fit_changes_nothing_and_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let (store, _) = NodeStore::open(folder.path()).unwrap();
