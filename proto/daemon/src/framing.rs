@@ -66,6 +66,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             }
             if self.filled >= PREFIX_BYTES && self.filled == PREFIX_BYTES + self.body.len() {
                 self.filled = 0;
+                tracing::trace!(bytes = self.body.len(), "frame received");
                 return Ok(Some(std::mem::take(&mut self.body)));
             }
         }
@@ -100,6 +101,7 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
         self.pending.reserve_exact(PREFIX_BYTES + frame.len());
         self.pending.extend_from_slice(&length.to_be_bytes());
         self.pending.extend_from_slice(frame);
+        tracing::trace!(bytes = frame.len(), "frame sent");
         self.flush().await
     }
 
