@@ -38,17 +38,23 @@ mod tag {
     /// Pieces of a splice. Every other byte in the place of a piece is a new value.
     pub(super) const KEEP: u8 = 20;
     pub(super) const CHANGE: u8 = 21;
+    /// The patch of the element before, which stood in full and took no more than [`super::SAME_BYTES_MAX`].
+    pub(super) const SAME: u8 = 22;
     /// Numbers 0 to 95.
     pub(super) const SMALL: u8 = 32;
     /// Texts 0 to 127 of the dictionary.
     pub(super) const SHORT: u8 = 128;
 }
 
-/// 2020-01-01T00:00:00Z: the times that objects hold are near it, so four bytes are enough for them.
-const TIME_BASE: i64 = 1_577_836_800;
+/// 2028-01-01T00:00:00Z: times from October 2023 to March 2032 take four bytes.
+const TIME_BASE: i64 = 1_830_297_600;
 
 /// Texts longer than this are not worth looking for again.
 const AGAIN_BYTES_MAX: usize = 256;
+
+/// Conditions flip in pairs, so a patch may stand for the next element's as well. The limit keeps trees that a stranger's
+/// coding makes near its own size, because a patch so short nests only few others.
+const SAME_BYTES_MAX: usize = 32;
 
 /// The coding of a whole tree.
 pub fn encode_value(value: &Value, dictionary: Dictionary) -> Vec<u8> {
@@ -143,9 +149,16 @@ impl Writer {
             Patch::Elements(changed) => {
                 self.out.push(tag::ELEMENTS);
                 self.count(changed.len());
+                let mut before = None;
                 for (index, patch) in changed {
                     self.count(*index);
+                    if before.take() == Some(patch) {
+                        self.out.push(tag::SAME);
+                        continue;
+                    }
+                    let from = self.out.len();
                     self.patch(patch);
+                    before = (self.out.len() - from <= SAME_BYTES_MAX).then_some(patch);
                 }
             }
             Patch::Splice(pieces) => {
@@ -335,13 +348,7 @@ impl<'a> Decoder<'a> {
                 let removed = (0..count).map(|_| self.name()).collect::<Result<_, _>>()?;
                 Ok(Patch::Fields { removed, changed: self.changed(depth)? })
             }
-            tag::ELEMENTS => {
-                let mut changed = Vec::new();
-                for _ in 0..self.reader.count()? {
-                    changed.push((self.index()?, self.patch(depth + 1)?));
-                }
-                Ok(Patch::Elements(changed))
-            }
+            tag::ELEMENTS => self.elements(depth),
             tag::SPLICE => {
                 let mut pieces = Vec::new();
                 for _ in 0..self.reader.count()? {
@@ -355,6 +362,26 @@ impl<'a> Decoder<'a> {
             }
             first => Ok(Patch::Set(self.value_from(first, depth)?)),
         }
+    }
+
+    fn elements(&mut self, depth: usize) -> Result<Patch, DeltaError> {
+        let mut changed: Vec<(usize, Patch)> = Vec::new();
+        let mut may_repeat = false;
+        for _ in 0..self.reader.count()? {
+            let index = self.index()?;
+            let before = changed.last().filter(|_| may_repeat);
+            if self.reader.rest.first() == Some(&tag::SAME) {
+                self.reader.byte()?;
+                let (_, patch) = before.ok_or(DeltaError::NoElement)?;
+                changed.push((index, patch.clone()));
+                may_repeat = false;
+            } else {
+                let from = self.reader.rest.len();
+                changed.push((index, self.patch(depth + 1)?));
+                may_repeat = from - self.reader.rest.len() <= SAME_BYTES_MAX;
+            }
+        }
+        Ok(Patch::Elements(changed))
     }
 
     fn changed(&mut self, depth: usize) -> Result<Vec<(String, Patch)>, DeltaError> {
