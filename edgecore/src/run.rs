@@ -72,8 +72,8 @@ async fn run_on<R: Runtime>(
 
     let mut supervisor = Supervisor::default();
     supervisor.spawn("pods", |stop| runner.run(stop));
-    let (folder, link_status) = (config.data.clone(), link.clone());
-    supervisor.spawn("status", |stop| status::serve(folder, link_status, stop));
+    let (folder, asked, link_status) = (config.data.clone(), store.clone(), link.clone());
+    supervisor.spawn("status", |stop| status::serve(folder, asked, link_status, stop));
     let reporting = Reporting {
         store: store.clone(),
         reporter,

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::identity::Identity;
 use crate::link::session::LinkStatus;
-use crate::store;
+use crate::store::{self, NodeStore, PodReport};
 
 const SOCKET: &str = "status.sock";
 
@@ -53,7 +53,12 @@ pub struct PodLine {
 }
 
 /// Answers whoever asks on this host, until stopped.
-pub async fn serve(folder: PathBuf, link: watch::Receiver<LinkStatus>, stop: CancellationToken) -> anyhow::Result<()> {
+pub async fn serve(
+    folder: PathBuf,
+    store: NodeStore,
+    link: watch::Receiver<LinkStatus>,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
     let path = folder.join(SOCKET);
     // Left over from an earlier life: the folder's lock says that nobody else serves it.
     let _ = std::fs::remove_file(&path);
@@ -71,7 +76,8 @@ pub async fn serve(folder: PathBuf, link: watch::Receiver<LinkStatus>, stop: Can
                 }
             },
         };
-        let text = serde_json::to_vec(&now(&folder, &link.borrow().clone()))?;
+        let link = link.borrow().clone();
+        let text = serde_json::to_vec(&now(&folder, &link, store.reported().await))?;
         // Small: it fits the socket's buffer, so a client that does not read holds nobody up.
         if let Err(error) = client.write_all(&text).await {
             tracing::debug!("a local client: {error}");
@@ -96,15 +102,15 @@ pub async fn ask(folder: &Path) -> anyhow::Result<Status> {
         "no edge core has ever run on {}: is this the data folder (--data)?",
         folder.display()
     );
-    let mut status = now(folder, &LinkStatus::default());
+    let pods = store::read_reported(folder).unwrap_or_default();
+    let mut status = now(folder, &LinkStatus::default(), pods);
     status.running = false;
     Ok(status)
 }
 
-fn now(folder: &Path, link: &LinkStatus) -> Status {
+fn now(folder: &Path, link: &LinkStatus, pods: Vec<PodReport>) -> Status {
     let identity = Identity::load(folder).ok().flatten();
-    let pods = store::read_pods(folder).unwrap_or_default();
-    let pods = pods.into_iter().map(|(key, _, report)| {
+    let pods = pods.into_iter().map(|(key, report)| {
         let report = report.unwrap_or_default();
         let containers = report.list_at(&["containerStatuses"]);
         let ready = containers

@@ -1,7 +1,7 @@
 //! The edge's session task: owns the machine, gives it what happens, and carries out what it asks for.
 //!
 //! Nothing here waits for the network: frames go to the carrier's queue, which the session's window keeps short, and
-//! what pods report is durable when [`Reporter::say`] returns, link or no link.
+//! what pods report is durable when [`Reporter::say`] returns, link or no link; an event is within a second.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ impl Reporter {
         (Self { said }, queue)
     }
 
-    /// Returns when it is durable, or when the session task has ended.
+    /// Returns when it is durable (an event: when the machine has it), or when the session task has ended.
     pub async fn say(&self, input: Input) {
         let (done, wait) = oneshot::channel();
         if self.said.send(Said { input, done }).await.is_ok() {

@@ -16,7 +16,7 @@ pub struct Desired {
     pub value: Value,
 }
 
-/// What a pod's reconciler needs from the store. Every call is durable when it returns.
+/// What a pod's reconciler needs from the store. Every call is durable when it returns, an event within a second.
 pub trait Desk: Send + Sync + 'static {
     /// Every pod of this node. Complete: what is not in it is not wanted.
     fn desired_pods(&self) -> impl Future<Output = Vec<Arc<Desired>>> + Send;

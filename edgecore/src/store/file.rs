@@ -13,7 +13,7 @@ use proto::session::edge::{Batch, Desired as Op, Recovered, Report, Reported};
 use proto::value::{Value, canonical};
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Row, Transaction, params};
 
-use super::{Committed, Job, Waiting, restore};
+use super::{Committed, Job, PodReport, Waiting, restore};
 use crate::pods::Desired;
 
 /// The database and the key to what is sealed in it.
@@ -42,6 +42,9 @@ impl File {
             Job::Entry(key, reply) => drop(reply.send(logged(self.entry(&key)).flatten())),
             Job::Entries(kind, reply) => {
                 drop(reply.send(logged(self.entries(kind.as_str())).unwrap_or_default()));
+            }
+            Job::Reported(reply) => {
+                drop(reply.send(logged(reported(&self.connection)).unwrap_or_default()));
             }
             Job::Memory(uid, reply) => drop(reply.send(logged(self.memory(uid)).flatten())),
             Job::Remember(uid, memory, reply) => {
@@ -383,19 +386,15 @@ fn logged<T>(result: rusqlite::Result<T>) -> Option<T> {
 }
 
 /// The pods and their last reports, for people who ask.
-pub(super) fn pods(connection: &Connection) -> rusqlite::Result<Vec<(Key, Uid, Option<Value>)>> {
+pub(super) fn reported(connection: &Connection) -> rusqlite::Result<Vec<PodReport>> {
     let mut statement = connection.prepare(
-        "SELECT d.uid, d.namespace, d.name, r.latest FROM desired d LEFT JOIN reports r ON r.uid = d.uid
+        "SELECT d.namespace, d.name, r.latest FROM desired d LEFT JOIN reports r ON r.uid = d.uid
             WHERE d.kind = 'Pod' ORDER BY d.namespace, d.name",
     )?;
     let rows = statement.query_map([], |row| {
-        let key = Key::new("Pod", row.get::<_, String>(1)?, row.get::<_, String>(2)?);
-        let latest: Option<Vec<u8>> = row.get(3)?;
-        Ok((
-            key,
-            Uid(row.get(0)?),
-            latest.and_then(|form| canonical::decode(&form).ok()),
-        ))
+        let key = Key::new("Pod", row.get::<_, String>(0)?, row.get::<_, String>(1)?);
+        let latest: Option<Vec<u8>> = row.get(2)?;
+        Ok((key, latest.and_then(|form| canonical::decode(&form).ok())))
     })?;
     rows.collect()
 }

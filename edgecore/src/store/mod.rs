@@ -44,6 +44,9 @@ pub struct NodeStore {
     waiting: Waiting,
 }
 
+/// A pod, and what was last reported of it if anything was.
+pub type PodReport = (Key, Option<Value>);
+
 /// What pods want remembered with the next commit.
 type Waiting = Arc<Mutex<BTreeMap<Uid, Vec<u8>>>>;
 
@@ -72,6 +75,7 @@ enum Job {
     Commit(Box<Batch>, oneshot::Sender<Result<Committed, CommitError>>),
     Entry(Key, oneshot::Sender<Option<Arc<Desired>>>),
     Entries(Kind, oneshot::Sender<Vec<Arc<Desired>>>),
+    Reported(oneshot::Sender<Vec<PodReport>>),
     Memory(Uid, oneshot::Sender<Option<Vec<u8>>>),
     Remember(Uid, Option<Vec<u8>>, oneshot::Sender<()>),
     Close(oneshot::Sender<()>),
@@ -142,6 +146,11 @@ impl NodeStore {
         self.ask(|reply| Job::Entries(kind, reply)).await.unwrap_or_default()
     }
 
+    /// The pods and what was last reported of each, in the order of namespace and name: for people who ask.
+    pub async fn reported(&self) -> Vec<PodReport> {
+        self.ask(Job::Reported).await.unwrap_or_default()
+    }
+
     /// What a pod remembers.
     pub async fn memory(&self, pod: Uid) -> Option<Vec<u8>> {
         self.ask(|reply| Job::Memory(pod, reply)).await.flatten()
@@ -189,15 +198,15 @@ fn open_file(folder: &Path) -> Result<File, OpenError> {
         SealingKey::create(&key)
     };
     let seal = seal.map_err(OpenError::Key)?;
-    let connection = sqlite::open(&folder.join(DATABASE), &schema::MIGRATIONS, Mode::Durable);
+    let connection = sqlite::open(&folder.join(DATABASE), &schema::MIGRATIONS, Mode::Alone);
     let connection = connection.map_err(OpenError::File)?;
     File::new(connection, seal).map_err(OpenError::Read)
 }
 
-/// Reads the pods of a store that no edge core has open for writing, or that one has: for people who ask.
-pub fn read_pods(folder: &Path) -> Result<Vec<(Key, Uid, Option<Value>)>, OpenError> {
+/// [`NodeStore::reported`] of a store that no edge core has open.
+pub fn read_reported(folder: &Path) -> Result<Vec<PodReport>, OpenError> {
     let connection = sqlite::open(&folder.join(DATABASE), &schema::MIGRATIONS, Mode::Reader);
-    file::pods(&connection.map_err(OpenError::File)?).map_err(OpenError::Read)
+    file::reported(&connection.map_err(OpenError::File)?).map_err(OpenError::Read)
 }
 
 /// An entry as an object: a projection with the names that stand beside it.

@@ -143,12 +143,12 @@ async fn a_memory_rides_on_the_next_commit_and_is_not_lost_without_one() {
 #[tokio::test]
 async fn a_memory_that_rode_on_a_commit_that_failed_waits_for_the_next() {
     let folder = tempfile::tempdir().unwrap();
-    let (store, _) = NodeStore::open(folder.path()).unwrap();
-    let path = folder.path().join(DATABASE);
-    let other = rusqlite::Connection::open(&path).unwrap();
-    other
+    NodeStore::open(folder.path()).unwrap().0.close().await;
+    rusqlite::Connection::open(folder.path().join(DATABASE))
+        .unwrap()
         .execute_batch("CREATE TRIGGER no BEFORE INSERT ON gone BEGIN SELECT RAISE(ABORT, 'no'); END")
         .unwrap();
+    let (store, _) = NodeStore::open(folder.path()).unwrap();
     let (uid, gone) = (Uid([1; 16]), Uid([2; 16]));
     store.remember_with_next(uid, vec![1]);
     let batch = Batch { gone: [(gone, true)].into(), ..Batch::default() };

@@ -19,6 +19,9 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, Transac
 /// How long a statement waits for another connection of this process. Nobody holds a lock for long: one writer.
 const BUSY_WAIT: Duration = Duration::from_secs(10);
 
+/// The pages of [`Mode::Alone`]: a change touches a few, whatever is in the rest of them.
+const SMALL_PAGE_BYTES: u32 = 1024;
+
 /// What a write-ahead log shrinks back to after it had to grow.
 const WAL_BYTES: u64 = 16 << 20;
 
@@ -86,6 +89,9 @@ pub struct Migration {
 pub enum Mode {
     /// The one that writes; what it committed has reached the disk.
     Durable,
+    /// The same for a file of small rows on a card that wears out: the only connection to it, in small pages. What it
+    /// writes is the log and nothing else; the index of the log, which others would need, stays in memory.
+    Alone,
     /// The one that writes; a power cut may cost the last commits, never the file.
     Relaxed,
     /// One of those that only read a file which a writer has opened before.
@@ -163,16 +169,23 @@ pub fn set_aside(path: &Path) -> Result<PathBuf, SqliteError> {
 fn connect(path: &Path, mode: Mode) -> Result<Connection, rusqlite::Error> {
     // One thread per connection at a time is what Rust's types already make sure of.
     let flags = match mode {
-        Mode::Durable | Mode::Relaxed => OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+        Mode::Durable | Mode::Alone | Mode::Relaxed => {
+            OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX
+        }
         Mode::Reader => OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
     };
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(BUSY_WAIT)?;
     match mode {
         Mode::Reader => connection.pragma_update(None, "query_only", true)?,
-        Mode::Durable | Mode::Relaxed => {
+        Mode::Durable | Mode::Alone | Mode::Relaxed => {
+            if mode == Mode::Alone {
+                // For a file that is new; another one keeps what it has.
+                connection.pragma_update(None, "page_size", SMALL_PAGE_BYTES)?;
+                connection.query_row("PRAGMA locking_mode = EXCLUSIVE", [], |_| Ok(()))?;
+            }
             connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
-            let synchronous = if mode == Mode::Durable { "FULL" } else { "NORMAL" };
+            let synchronous = if mode == Mode::Relaxed { "NORMAL" } else { "FULL" };
             connection.pragma_update(None, "synchronous", synchronous)?;
             connection.query_row(&format!("PRAGMA journal_size_limit = {WAL_BYTES}"), [], |_| Ok(()))?;
         }

@@ -27,6 +27,10 @@ use crate::value::{Value, canonical};
 /// Events kept for the cloud; beyond, the oldest go and are counted.
 pub const EVENTS_MAX: usize = 256;
 
+/// How long an event waits for something else to be made durable with, and how many wait.
+const EVENT_WAIT: Duration = Duration::from_secs(1);
+pub(super) const EVENTS_WAITING_MAX: usize = 16;
+
 /// How long the cloud's changes are left alone after one could not be made durable, at first and at most.
 const STALL_WAIT_MIN: Duration = Duration::from_secs(60);
 const STALL_WAIT_MAX: Duration = Duration::from_secs(600);
@@ -198,7 +202,7 @@ pub struct Edge {
     after: After,
     /// How long the next change that cannot be made durable is left alone.
     stall_wait: Duration,
-    /// When to try again what could not be made durable.
+    /// When to make durable what waits: events that nothing came along for, or what failed.
     unsaved_until: Option<Mono>,
     effects: VecDeque<Effect<Batch, News>>,
 }
@@ -699,7 +703,13 @@ impl Edge {
                 }
             }
         }
-        self.commit(now, After::Observed);
+        if self.lazy.events.len() >= EVENTS_WAITING_MAX {
+            self.commit(now, After::Observed);
+            return;
+        }
+        // What made the event mostly changes a report next, and then one write and one frame hold both.
+        let at = now + EVENT_WAIT;
+        self.unsaved_until = Some(self.unsaved_until.map_or(at, |until| until.min(at)));
     }
 
     fn note_applied(&mut self, revision: Revision) {

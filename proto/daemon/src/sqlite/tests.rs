@@ -71,6 +71,28 @@ fn a_writer_is_durable_and_private() {
 }
 
 #[test]
+fn alone_it_writes_the_log_and_nothing_else() {
+    let (_folder, path) = place();
+    let alone = open(&path, &V1, Mode::Alone).unwrap();
+    alone.execute("INSERT INTO pets VALUES ('rex')", []).unwrap();
+    let number = |pragma: &str| alone.query_row(pragma, [], |row| row.get::<_, i64>(0)).unwrap();
+    assert_eq!(number("PRAGMA page_size"), i64::from(SMALL_PAGE_BYTES));
+    assert_eq!(number("PRAGMA synchronous"), 2);
+    let others: Vec<_> = std::fs::read_dir(path.parent().unwrap())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|other| *other != path)
+        .collect();
+    assert_eq!(others, [wal(&path)]);
+    let (_copy_folder, copy) = cut(&path);
+    let recovered = open(&copy, &V1, Mode::Alone).unwrap();
+    assert_eq!(text(&recovered, "SELECT name FROM pets"), "rex");
+    close(alone).unwrap();
+    let next = open(&path, &V1, Mode::Durable).unwrap();
+    assert_eq!(text(&next, "SELECT name FROM pets"), "rex");
+}
+
+#[test]
 fn migrations_run_once_and_in_order() {
     let (_folder, path) = place();
     let writer = open(&path, &V1, Mode::Durable).unwrap();
