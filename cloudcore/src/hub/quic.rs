@@ -7,14 +7,17 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use daemon::carrier::{CONNECT_WAIT, Carrier, CloseCode, close, hub_transport};
 use proto::enrol::EnrolmentId;
 use quinn::crypto::rustls::{NoInitialCipherSuite, QuicServerConfig};
-use quinn::{Connection, Endpoint, Incoming, ServerConfig};
+use quinn::{
+    Connection, ConnectionId, ConnectionIdGenerator, Endpoint, EndpointConfig, Incoming, ServerConfig, TokioRuntime,
+};
+use ring::hmac;
 use rustls::pki_types::CertificateDer;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -35,6 +38,9 @@ pub const CONNECTIONS_MAX: usize = 200_000;
 /// Live connections of one enrolment: the one in use, and those that are dead and not yet known to be. The oldest
 /// makes room.
 pub const CONNECTIONS_PER_ENROLMENT_MAX: usize = 4;
+
+/// Enough that no two of [`CONNECTIONS_MAX`] meet.
+const CONNECTION_ID_BYTES: usize = 8;
 
 /// How long the last words of a stopping hub may take.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -80,8 +86,10 @@ impl Hub {
         let mut config = ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls).map_err(HubError::Quic)?));
         config.transport_config(hub_transport()).max_incoming(HANDSHAKES_MAX);
         let bind = |source| HubError::Bind { address, source };
+        let socket = UdpSocket::bind(address).map_err(bind)?;
+        let endpoint = Endpoint::new(endpoint_config(pki), Some(config), socket, Arc::new(TokioRuntime));
         Ok(Self {
-            endpoint: Endpoint::server(config, address).map_err(bind)?,
+            endpoint: endpoint.map_err(bind)?,
             callers: pki.callers(),
             roll: pki.roll().clone(),
             connections: Connections::default(),
@@ -150,6 +158,34 @@ impl Hub {
                 }
             });
         }
+    }
+}
+
+/// What lets this hub know the connections of the one before it: a node that speaks on such a connection is told at once
+/// that it is no more, instead of finding out by the silence.
+fn endpoint_config(pki: &Pki) -> EndpointConfig {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, &pki.authority().secret("quic stateless reset"));
+    let mut config = EndpointConfig::new(Arc::new(key));
+    config.cid_generator(|| Box::new(ConnectionIds));
+    config
+}
+
+/// Random ids. Those that quinn makes unless told otherwise are signed with a key of this process, which makes it deaf
+/// for those of the one before.
+#[derive(Debug)]
+struct ConnectionIds;
+
+impl ConnectionIdGenerator for ConnectionIds {
+    fn generate_cid(&mut self) -> ConnectionId {
+        ConnectionId::new(&daemon::random::bytes::<CONNECTION_ID_BYTES>())
+    }
+
+    fn cid_len(&self) -> usize {
+        CONNECTION_ID_BYTES
+    }
+
+    fn cid_lifetime(&self) -> Option<Duration> {
+        None
     }
 }
 

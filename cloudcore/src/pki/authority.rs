@@ -10,6 +10,7 @@ use rcgen::{
     BasicConstraints, Certificate, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType, SerialNumber, date_time_ymd,
 };
+use ring::hmac;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, DnsName, InvalidDnsNameError, PrivatePkcs8KeyDer};
 use serde::{Deserialize, Serialize};
@@ -39,6 +40,7 @@ pub struct Authority {
     newest_ends_ms: i64,
     bundle: Bundle,
     bundle_pem: String,
+    secrets: hmac::Key,
 }
 
 /// Whom a certificate is for.
@@ -144,6 +146,7 @@ impl Authority {
             .and_then(|key| KeyPair::from_pkcs8_der_and_sign_algo(&key, &PKCS_ECDSA_P256_SHA256))
             .map_err(|source| AuthorityError::Key { id, source })?;
         Ok(Some(Self {
+            secrets: hmac::Key::new(hmac::HMAC_SHA256, key.serialized_der()),
             newest: Issuer::new(ca_params(&newest.name), key),
             newest_ends_ms: newest.ends_ms,
             bundle: Bundle::from_pem(&bundle_pem).map_err(AuthorityError::Bundle)?,
@@ -168,6 +171,13 @@ impl Authority {
     /// By which a join token knows this cloud.
     pub fn newest_hash(&self) -> [u8; 32] {
         sha256(self.newest())
+    }
+
+    /// A secret for one purpose that is the same in every life of this cloud, until it has another CA.
+    pub fn secret(&self, purpose: &str) -> [u8; 32] {
+        let mut secret = [0; 32];
+        secret.copy_from_slice(hmac::sign(&self.secrets, purpose.as_bytes()).as_ref());
+        secret
     }
 
     /// Signs a certificate for a key.

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto::time::Mono;
-use quinn::{Connection, ConnectionError, IdleTimeout, RecvStream, SendStream, TransportConfig, VarInt};
+use quinn::{
+    AckFrequencyConfig, Connection, ConnectionError, IdleTimeout, RecvStream, SendStream, TransportConfig, VarInt,
+};
 
 use crate::framing::{FrameReader, FrameWriter, FramingError};
 
@@ -33,6 +35,12 @@ pub const TUNNELS_MAX: u32 = 16;
 
 /// How long opening a connection or its first stream may take.
 pub const CONNECT_WAIT: Duration = Duration::from_secs(10);
+
+/// How long the other side may keep back an acknowledgement, and for how many datagrams, so that it rides on what the
+/// session answers anyway: a report is acknowledged once it is durable, some milliseconds later. A datagram that is lost
+/// is sent again this much later.
+const ACK_DELAY: Duration = Duration::from_millis(100);
+const ACK_DATAGRAMS: u32 = 10;
 
 const STREAM_WINDOW_BYTES: u32 = 64 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 256 * 1024;
@@ -68,8 +76,12 @@ pub fn hub_transport() -> Arc<TransportConfig> {
 }
 
 fn transport(idle: Duration) -> TransportConfig {
+    let mut acks = AckFrequencyConfig::default();
+    acks.max_ack_delay(Some(ACK_DELAY))
+        .ack_eliciting_threshold(VarInt::from_u32(ACK_DATAGRAMS));
     let mut transport = TransportConfig::default();
     transport
+        .ack_frequency_config(Some(acks))
         .max_idle_timeout(IdleTimeout::try_from(idle).ok())
         .max_concurrent_uni_streams(VarInt::from_u32(0))
         .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))

@@ -6,6 +6,7 @@ use proto::time::Wall;
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ClientConfig, ConnectionError};
 use rustls::pki_types::PrivatePkcs8KeyDer;
+use tokio::runtime::Runtime;
 
 use super::*;
 use crate::pki::Profile;
@@ -25,8 +26,11 @@ struct Door {
 
 impl Door {
     async fn open() -> Self {
-        let office = Office::open().await;
-        let hub = Hub::bind("127.0.0.1:0".parse().unwrap(), &office.pki).unwrap();
+        Self::open_at("127.0.0.1:0".parse().unwrap(), Office::open().await)
+    }
+
+    fn open_at(address: SocketAddr, office: Office) -> Self {
+        let hub = Hub::bind(address, &office.pki).unwrap();
         let (address, connections) = (hub.local_addr().unwrap(), hub.connections());
         let (sender, sessions) = mpsc::channel(4);
         let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
@@ -101,6 +105,35 @@ async fn a_node_comes_in_and_frames_flow() {
     session.carrier.close(CloseCode::DONE);
     assert_eq!(dialled.end().await.code(), Some(CloseCode::DONE));
     drop(session);
+    assert_eq!(door.connections.count(), 0);
+}
+
+#[tokio::test]
+async fn a_hub_tells_the_nodes_of_the_one_before_it_at_once() {
+    let office = Office::open().await;
+    let node = office.enrolled("a").await;
+    // A process of its own, as it were, so that it can end without a word.
+    let process = Runtime::new().unwrap();
+    let mut door = {
+        let _inside = process.enter();
+        Door::open_at("127.0.0.1:0".parse().unwrap(), office)
+    };
+    let mut dialled = door.dial(&node).await;
+    let session = door.session().await;
+    process.shutdown_background();
+    drop(session);
+    let Door { address, office, .. } = door;
+    // Free once the last of its tasks is gone.
+    let door = timeout(DEADLINE, async {
+        while UdpSocket::bind(address).is_err() {
+            tokio::task::yield_now().await;
+        }
+        Door::open_at(address, office)
+    });
+    let door = door.await.unwrap();
+    dialled.carrier.send(b"are you there?").await.unwrap();
+    let end = dialled.end().await;
+    assert!(matches!(end, CarrierError::Lost(ConnectionError::Reset)), "{end:?}");
     assert_eq!(door.connections.count(), 0);
 }
 
