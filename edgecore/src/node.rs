@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::UdpSocket;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -21,6 +20,7 @@ use crate::clock::NodeClock;
 use crate::desk::StoreDesk;
 use crate::identity::architecture;
 use crate::link::session::{LinkStatus, Reporter};
+use crate::network;
 use crate::pods::{Clock as _, Pods};
 use crate::runtime::Runtime;
 use crate::store::NodeStore;
@@ -42,6 +42,7 @@ pub struct Reporting<R> {
     pub runtime: Arc<R>,
     pub link: watch::Receiver<LinkStatus>,
     pub clock: NodeClock,
+    pub network: network::Changes,
     /// Whose file system the pods' storage is on.
     pub folder: std::path::PathBuf,
 }
@@ -52,12 +53,14 @@ impl<R: Runtime> Reporting<R> {
         let mut conditions = Conditions::default();
         let mut lost = self.pods.runtime_lost();
         let mut link = self.link.clone();
+        let mut network = self.network.clone();
         loop {
             self.report(&mut conditions).await;
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 // Whoever sends these lives as long as this does, or ends the process.
                 changed = lost.changed() => if changed.is_err() { stop.cancelled().await },
+                changed = network.changed() => if changed.is_err() { stop.cancelled().await },
                 changed = told(&mut link) => if changed.is_err() { stop.cancelled().await },
                 () = daemon::clock::sleep_until(Some(mono() + LOOK)) => {}
             }
@@ -69,7 +72,7 @@ impl<R: Runtime> Reporting<R> {
             // Not synced yet: the entry itself wakes nothing, so the next look finds it.
             return;
         };
-        let addresses = addresses();
+        let addresses = network::addresses();
         if self.desk.set_addresses(addresses.clone()) {
             self.pods.wake(Key::new("Node", "", node.key.name.as_str()));
         }
@@ -198,23 +201,6 @@ fn status(facts: &Facts, conditions: Value) -> Value {
         ("nodeInfo", info),
         ("conditions", conditions),
     ])
-}
-
-/// The addresses under which this machine is seen from elsewhere, by the routes it has; nothing is sent to find out.
-fn addresses() -> Vec<String> {
-    let by_route = |bind: &str, towards: &str| {
-        let socket = UdpSocket::bind(bind).ok()?;
-        socket.connect(towards).ok()?;
-        let address = socket.local_addr().ok()?.ip();
-        (!address.is_loopback() && !address.is_unspecified()).then(|| address.to_string())
-    };
-    [
-        by_route("0.0.0.0:0", "192.0.2.1:9"),
-        by_route("[::]:0", "[2001:db8::1]:9"),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
 }
 
 fn line(path: &str) -> String {

@@ -21,7 +21,7 @@ use crate::runtime::Runtime;
 use crate::runtime::containerd::{self, CniConfig, Containerd};
 use crate::runtime::fake::Fake;
 use crate::store::NodeStore;
-use crate::{status, tunnels};
+use crate::{network, status, tunnels};
 
 /// How long the tasks may take to end. Pods run on whatever happens.
 const GRACE: Duration = Duration::from_secs(10);
@@ -68,6 +68,7 @@ async fn run_on<R: Runtime>(
         Arc::new(clock.clone()),
     );
     let (link_sender, link) = watch::channel(LinkStatus::default());
+    let (network_sender, network) = watch::channel(0);
     let (connections, connected) = mpsc::channel(tunnels::CONNECTIONS_MAX);
 
     let mut supervisor = Supervisor::default();
@@ -82,6 +83,7 @@ async fn run_on<R: Runtime>(
         runtime: Arc::clone(&runtime),
         link,
         clock: clock.clone(),
+        network: network.clone(),
         folder: config.data.clone(),
     };
     supervisor.spawn("node", |stop| reporting.run(stop));
@@ -97,7 +99,9 @@ async fn run_on<R: Runtime>(
         settings: config.link_settings(),
         status: link_sender,
         tunnels: connections,
+        network,
     };
+    supervisor.spawn("network", |stop| network::listen(network_sender, stop));
     supervisor.spawn("session", |stop| session.run(stop));
     tracing::info!(data = %config.data.display(), runtime = config.runtime, "edge core is up");
     supervisor.run(shutdown, GRACE).await

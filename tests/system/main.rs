@@ -12,3 +12,5 @@ mod enrolment;
 mod kubectl;
 #[cfg(test)]
 mod kubectl_process;
+#[cfg(test)]
+mod network;

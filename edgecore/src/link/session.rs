@@ -25,6 +25,7 @@ use super::dial::Dial;
 use super::quic::{Dialler, Settings, Tunnels};
 use crate::clock::NodeClock;
 use crate::identity::Identity;
+use crate::network;
 use crate::pods::Pods;
 use crate::store::NodeStore;
 
@@ -120,6 +121,7 @@ pub struct Session {
     pub status: watch::Sender<LinkStatus>,
     /// Takes the tunnels of every new connection.
     pub tunnels: mpsc::Sender<Tunnels>,
+    pub network: network::Changes,
 }
 
 impl Session {
@@ -134,6 +136,7 @@ impl Session {
             link: None,
             dial: Dial::new(Vec::new(), seed, mono()),
             carriers: 0,
+            addresses: Vec::new(),
             renewing: false,
             tasks: JoinSet::new(),
             look_at: Some(mono()),
@@ -157,6 +160,8 @@ struct Running {
     link: Option<Link>,
     dial: Dial,
     carriers: u64,
+    /// Those of this machine when the link came up.
+    addresses: Vec<String>,
     /// The certificate has expired: the next connection asks for a new one and for nothing else.
     renewing: bool,
     tasks: JoinSet<()>,
@@ -190,6 +195,7 @@ impl Running {
                     let _ = done.send(());
                 }
                 Some(event) = happened.recv() => self.happen(event, &events).await,
+                Ok(()) = self.session.network.changed() => self.network_changed(),
                 () = sleep_until(wake_at) => self.wake().await,
                 Some(ended) = self.tasks.join_next() => {
                     if let Err(error) = ended {
@@ -225,6 +231,7 @@ impl Running {
             Event::Dialled(Ok(link)) => {
                 self.dial.up(mono());
                 self.carriers += 1;
+                self.addresses = network::addresses();
                 let carrier = Carrier(self.carriers);
                 let (remote, live) = (link.remote(), link.tunnels());
                 self.session.status.send_modify(|status| {
@@ -275,6 +282,23 @@ impl Running {
                 self.handle(Input::Lost(carrier)).await;
             }
             Event::Credentials(credentials) => self.renew(&credentials),
+        }
+    }
+
+    /// There may be another way to the cloud. A link that is up moves there with this machine's address.
+    fn network_changed(&mut self) {
+        tracing::debug!("the network changed");
+        self.dial.nudge(mono());
+        let (Some(link), Some(_)) = (&self.link, &self.rim.carrier) else {
+            return;
+        };
+        let addresses = network::addresses();
+        if addresses.is_empty() || addresses == self.addresses {
+            return;
+        }
+        self.addresses = addresses;
+        if let Err(error) = link.dialler.rebind() {
+            tracing::warn!("the link stays on its old path: {error}");
         }
     }
 

@@ -7,7 +7,6 @@
 pub mod containerd;
 pub mod fake;
 pub mod log_shim;
-mod sys;
 
 use std::path::PathBuf;
 use std::time::Duration;

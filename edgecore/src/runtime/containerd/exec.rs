@@ -16,7 +16,8 @@ use tokio::time::timeout;
 
 use super::client::{Answer as _, Client, PROCESS, QUICK, within};
 use super::record::CODE_UNKNOWN;
-use crate::runtime::{Executed, RuntimeError, sys};
+use crate::runtime::{Executed, RuntimeError};
+use crate::sys;
 
 const EXEC: &str = "running a command in the container";
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use containerd_client::types::Mount;
 
-use crate::runtime::sys;
+use crate::sys;
 
 /// Larger account files are refused.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;

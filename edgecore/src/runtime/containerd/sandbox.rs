@@ -14,7 +14,8 @@ use std::sync::{Mutex, PoisonError};
 use proto::object::Uid;
 
 use super::cni::{self, Attachment, CniError, Pod};
-use crate::runtime::{Network, RuntimeError, Sandbox, sys};
+use crate::runtime::{Network, RuntimeError, Sandbox};
+use crate::sys;
 
 /// A pod's `/dev/shm`; what everybody else gives.
 const SHARED_MEMORY: &str = "mode=1777,size=65536k";

@@ -26,7 +26,7 @@ use proto::time::Wall;
 
 use self::file::LogFile;
 use self::lines::Lines;
-use super::sys;
+use crate::sys;
 
 /// The first argument of a log process.
 pub const WORD: &str = "log-shim";

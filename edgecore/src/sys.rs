@@ -1,6 +1,6 @@
-//! The few system calls the runtimes need and the standard library does not have, each behind a safe function.
+//! The few system calls that the standard library does not have, each behind a safe function.
 //!
-//! All `unsafe` of the runtimes is here.
+//! All `unsafe` of the edge core is here.
 #![expect(unsafe_code, reason = "system calls without a safe wrapper in std")]
 
 use std::ffi::{CStr, CString};
@@ -10,18 +10,26 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
+use tokio::io::unix::AsyncFd;
+
 /// Takes over a descriptor this process was started with.
 ///
 /// Fails when it is not open. The caller must be the only one to ask for it.
-pub(super) fn inherited(fd: RawFd) -> io::Result<File> {
+pub(crate) fn inherited(fd: RawFd) -> io::Result<File> {
     // SAFETY: F_GETFD only asks whether the descriptor is open.
     check(unsafe { libc::fcntl(fd, libc::F_GETFD) })?;
     // SAFETY: it is open, and nothing else in this process knows of it.
     Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
+/// A descriptor that tasks can wait for.
+pub(crate) fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: what is registered owns the descriptor and keeps it open, and an `OwnedFd` always has the same one.
+    Ok(unsafe { AsyncFd::register(fd) }?)
+}
+
 /// Waits until at least one of the descriptors can be read or was hung up; says which.
-pub(super) fn readable<const N: usize>(fds: [Option<BorrowedFd<'_>>; N]) -> io::Result<[bool; N]> {
+pub(crate) fn readable<const N: usize>(fds: [Option<BorrowedFd<'_>>; N]) -> io::Result<[bool; N]> {
     // A negative descriptor is skipped by poll.
     let mut polled = fds.map(|fd| libc::pollfd {
         fd: fd.map_or(-1, |fd| fd.as_raw_fd()),
@@ -38,20 +46,20 @@ pub(super) fn readable<const N: usize>(fds: [Option<BorrowedFd<'_>>; N]) -> io::
 }
 
 /// From now on SIGTERM, SIGINT and SIGPIPE do nothing to this process.
-pub(super) fn ignore_stop_signals() {
+pub(crate) fn ignore_stop_signals() {
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGPIPE] {
         // SAFETY: SIG_IGN installs no handler.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
 }
 
-pub(super) fn make_fifo(path: &Path) -> io::Result<()> {
+pub(crate) fn make_fifo(path: &Path) -> io::Result<()> {
     let path = c_path(path)?;
     // SAFETY: `path` is a C string that outlives the call.
     check(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }).map(drop)
 }
 
-pub(super) fn mount(source: &Path, target: &Path, kind: &str, flags: libc::c_ulong, data: &str) -> io::Result<()> {
+pub(crate) fn mount(source: &Path, target: &Path, kind: &str, flags: libc::c_ulong, data: &str) -> io::Result<()> {
     let (source, target) = (c_path(source)?, c_path(target)?);
     let (kind, data) = (CString::new(kind)?, CString::new(data)?);
     // SAFETY: four C strings that outlive the call.
@@ -68,26 +76,26 @@ pub(super) fn mount(source: &Path, target: &Path, kind: &str, flags: libc::c_ulo
 }
 
 /// Unmounts now for new users, and for good once nobody uses it.
-pub(super) fn unmount(target: &Path) -> io::Result<()> {
+pub(crate) fn unmount(target: &Path) -> io::Result<()> {
     let target = c_path(target)?;
     // SAFETY: `target` is a C string that outlives the call.
     check(unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) }).map(drop)
 }
 
 /// Puts the calling thread, and only it, into new namespaces.
-pub(super) fn unshare(flags: libc::c_int) -> io::Result<()> {
+pub(crate) fn unshare(flags: libc::c_int) -> io::Result<()> {
     // SAFETY: changes nothing in memory.
     check(unsafe { libc::unshare(flags) }).map(drop)
 }
 
 /// Sets the host name of the calling thread's UTS namespace.
-pub(super) fn set_hostname(name: &str) -> io::Result<()> {
+pub(crate) fn set_hostname(name: &str) -> io::Result<()> {
     // SAFETY: pointer and length are those of `name`.
     check(unsafe { libc::sethostname(name.as_ptr().cast(), name.len()) }).map(drop)
 }
 
 /// Brings the loopback device of the calling thread's network namespace up.
-pub(super) fn loopback_up() -> io::Result<()> {
+pub(crate) fn loopback_up() -> io::Result<()> {
     const SIOCGIFFLAGS: libc::Ioctl = 0x8913;
     const SIOCSIFFLAGS: libc::Ioctl = 0x8914;
     /// `struct ifreq` as these two calls use it.
@@ -112,7 +120,7 @@ pub(super) fn loopback_up() -> io::Result<()> {
 
 /// Opens a file below `root` for reading, resolving every link as if `root` were the root of everything: what a
 /// container image says can never name a file of the host.
-pub(super) fn open_below(root: &File, path: &CStr) -> io::Result<File> {
+pub(crate) fn open_below(root: &File, path: &CStr) -> io::Result<File> {
     const RESOLVE_IN_ROOT: u64 = 0x10;
     const RESOLVE_NO_MAGICLINKS: u64 = 0x02;
     /// `struct open_how`.
