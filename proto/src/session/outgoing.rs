@@ -34,6 +34,11 @@ impl<I> Packing<I> {
         self.size + bytes + ITEM <= ROOM
     }
 
+    /// Whether the next item may well not fit: a chunk would not.
+    pub(super) fn is_filled(&self) -> bool {
+        !self.fits(CHUNK)
+    }
+
     /// Adds an item that was found to fit.
     pub(super) fn push(&mut self, item: I, bytes: usize) {
         debug_assert!(self.fits(bytes), "the frame was asked whether the item fits");

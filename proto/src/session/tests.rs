@@ -2,7 +2,8 @@
 
 use super::edge::{Batch, Edge, Input, News, Recovered};
 use super::*;
-use crate::object::{Key, Uid};
+use crate::frame::{FRAME_MAX, Frame, ReportsStart, VERSION, ViewStart, Welcome};
+use crate::object::{Key, Revision, Uid};
 use crate::time::BootId;
 
 /// An edge that holds one pod and has no link.
@@ -18,6 +19,48 @@ fn event(text: &str) -> Input {
     Input::Event(Value::from([("message", text)]))
 }
 
+/// Carries its first connection to a session in which nothing is said yet.
+fn connect(edge: &mut Edge) {
+    edge.handle(Mono(0), Input::Connected(Carrier(1)));
+    let hello = loop {
+        match edge.poll_effect() {
+            Some(Effect::Send(_, frame)) => break Frame::decode(&frame).unwrap(),
+            Some(Effect::Commit(_)) => edge.committed(Mono(0), Ok(Vec::new()), &()),
+            Some(_) => {}
+            None => panic!("no hello"),
+        }
+    };
+    let Frame::Hello(hello) = hello else {
+        panic!("{hello:?}")
+    };
+    let welcome = Frame::Welcome(Welcome {
+        nonce: hello.nonce,
+        session: 7,
+        version: VERSION,
+        dictionary: hello.dictionary,
+        epoch: hello.epoch,
+        now_ms: 0,
+        view: ViewStart::Same(Revision(1)),
+        reports: ReportsStart::Same,
+        incarnation: None,
+    });
+    edge.handle(Mono(0), Input::Frame(welcome.encode()));
+    assert_eq!(sent(edge).len(), 1, "the confirmation");
+}
+
+/// The frames that it sends now; whatever it asks for is made durable.
+fn sent(edge: &mut Edge) -> Vec<Frame> {
+    let mut frames = Vec::new();
+    while let Some(effect) = edge.poll_effect() {
+        match effect {
+            Effect::Send(_, frame) => frames.push(Frame::decode(&frame).unwrap()),
+            Effect::Commit(_) => edge.committed(Mono(0), Ok(Vec::new()), &()),
+            Effect::Hangup(_) | Effect::Tell(_) => {}
+        }
+    }
+    frames
+}
+
 /// What it asks to be made durable now, which then is.
 fn commits(edge: &mut Edge, now: Mono) -> Vec<Batch> {
     let mut found = Vec::new();
@@ -29,6 +72,45 @@ fn commits(edge: &mut Edge, now: Mono) -> Vec<Batch> {
         edge.committed(now, Ok(Vec::new()), &());
     }
     found
+}
+
+#[test]
+fn what_happens_is_gathered_while_something_waits_to_be_acknowledged() {
+    let (mut edge, uid) = edge();
+    connect(&mut edge);
+    let report = |edge: &mut Edge, text: &str| {
+        edge.handle(Mono(0), Input::Reports(vec![(uid, Value::from([("message", text)]))]));
+        sent(edge)
+    };
+    assert_eq!(report(&mut edge, "first").len(), 1);
+    for text in ["second", "third"] {
+        edge.handle(Mono(0), event(text));
+        assert_eq!(report(&mut edge, text), []);
+    }
+    let ack = |seq| Input::Frame(Frame::Ack { session: 7, seq, need_full: vec![] }.encode());
+    edge.handle(Mono(0), ack(1));
+    let frames = sent(&mut edge);
+    let [Frame::Up { items, .. }] = &frames[..] else {
+        panic!("{frames:?}")
+    };
+    // The report as it is now, and both events.
+    assert_eq!(items.len(), 3);
+    edge.handle(Mono(0), ack(2));
+    assert_eq!(sent(&mut edge), []);
+    assert_eq!(report(&mut edge, "fourth").len(), 1);
+}
+
+#[test]
+fn what_fills_frames_is_not_held_up() {
+    let (mut edge, uid) = edge();
+    connect(&mut edge);
+    let long = "x".repeat(3 * FRAME_MAX);
+    edge.handle(
+        Mono(0),
+        Input::Reports(vec![(uid, Value::from([("message", long.as_str())]))]),
+    );
+    let frames = sent(&mut edge);
+    assert!(frames.len() > 3, "{}", frames.len());
 }
 
 #[test]

@@ -84,6 +84,8 @@ struct Session {
     seq_in: u32,
     seq_out: u32,
     in_flight: BTreeMap<u32, Vec<Sent>>,
+    /// Whether the last frame left more to be said.
+    filled: bool,
     /// When to take something for lost; only while something is in flight or asked for.
     patience: Mono,
     assembly: Assembly,
@@ -351,6 +353,7 @@ impl Edge {
             seq_in: 0,
             seq_out: 0,
             in_flight: BTreeMap::new(),
+            filled: false,
             patience: now,
             assembly: Assembly::default(),
             large: None,

@@ -149,7 +149,9 @@ impl Edge {
     pub(super) fn pump(&mut self, now: Mono) {
         let State::Up(session) = &mut self.state else { return };
         let ready = session.comparing.is_none() && !session.compared_with;
-        while ready && session.in_flight.len() < WINDOW {
+        // While the cloud has something to acknowledge, what happens is gathered: a pod that starts says several things
+        // within a moment. More than fits in a frame is not held up.
+        while ready && session.in_flight.len() < WINDOW && (session.in_flight.is_empty() || session.filled) {
             let mut packing = Packing::default();
             let mut sent = Vec::new();
             if let Some(request) = self.request.take_if(|request| packing.fits(request.len())) {
@@ -200,6 +202,7 @@ impl Edge {
             if packing.items.is_empty() {
                 break;
             }
+            session.filled = packing.is_filled();
             session.seq_out += 1;
             if session.in_flight.is_empty() {
                 session.patience = now + ACK_WAIT;
