@@ -47,6 +47,9 @@ pub struct NodeStore {
 /// What pods want remembered with the next commit.
 type Waiting = Arc<Mutex<BTreeMap<Uid, Vec<u8>>>>;
 
+/// A pod and its last report.
+pub type PodRow = (Key, Uid, Option<Value>);
+
 /// What a commit did, and the keys of the entries that it changed.
 #[derive(Debug)]
 pub struct Committed {
@@ -74,6 +77,7 @@ enum Job {
     Entries(Kind, oneshot::Sender<Vec<Arc<Desired>>>),
     Memory(Uid, oneshot::Sender<Option<Vec<u8>>>),
     Remember(Uid, Option<Vec<u8>>, oneshot::Sender<()>),
+    Pods(oneshot::Sender<Vec<PodRow>>),
     Close(oneshot::Sender<()>),
 }
 
@@ -168,6 +172,11 @@ impl NodeStore {
         }
     }
 
+    /// The pods and their last reports.
+    pub async fn pods(&self) -> Vec<PodRow> {
+        self.ask(Job::Pods).await.unwrap_or_default()
+    }
+
     /// Closes the file; whoever asks afterwards gets nothing.
     pub async fn close(&self) {
         self.ask(Job::Close).await;
@@ -189,13 +198,21 @@ fn open_file(folder: &Path) -> Result<File, OpenError> {
         SealingKey::create(&key)
     };
     let seal = seal.map_err(OpenError::Key)?;
-    let connection = sqlite::open(&folder.join(DATABASE), &schema::MIGRATIONS, Mode::Durable);
+    let open = |mode| sqlite::open(&folder.join(DATABASE), &schema::MIGRATIONS, mode);
+    let connection = open(Mode::Durable).or_else(|error| {
+        if !error.is_for_lack_of_room() {
+            return Err(error);
+        }
+        // What is in the file can be had on a full disk, too: pods start from it.
+        tracing::warn!("no room for the store's index beside it: {error}");
+        open(Mode::Alone)
+    });
     let connection = connection.map_err(OpenError::File)?;
     File::new(connection, seal).map_err(OpenError::Read)
 }
 
-/// Reads the pods of a store that no edge core has open for writing, or that one has: for people who ask.
-pub fn read_pods(folder: &Path) -> Result<Vec<(Key, Uid, Option<Value>)>, OpenError> {
+/// Reads the pods of a store that no edge core has open: for people who ask.
+pub fn read_pods(folder: &Path) -> Result<Vec<PodRow>, OpenError> {
     let connection = sqlite::open(&folder.join(DATABASE), &schema::MIGRATIONS, Mode::Reader);
     file::pods(&connection.map_err(OpenError::File)?).map_err(OpenError::Read)
 }

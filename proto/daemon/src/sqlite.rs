@@ -66,6 +66,18 @@ impl SqliteError {
     pub fn is_damage(&self) -> bool {
         matches!(self, Self::Damaged { .. })
     }
+
+    /// The disk is full, as far as SQLite tells: making the index beside the log fails as an error of the disk.
+    pub fn is_for_lack_of_room(&self) -> bool {
+        match self {
+            Self::Create { source, .. } => source.kind() == io::ErrorKind::StorageFull,
+            Self::Open { source, .. } | Self::Migrate { source, .. } => matches!(
+                source.sqlite_error_code(),
+                Some(ErrorCode::DiskFull | ErrorCode::SystemIoFailure | ErrorCode::CannotOpen)
+            ),
+            Self::Damaged { .. } | Self::Newer { .. } | Self::Close(_) | Self::SetAside { .. } => false,
+        }
+    }
 }
 
 /// The schema of a database as a list of steps, of which released ones never change.
@@ -86,6 +98,9 @@ pub struct Migration {
 pub enum Mode {
     /// The one that writes; what it committed has reached the disk.
     Durable,
+    /// As durable, and the only connection there is, in this process and in others: its index is in memory, so that it
+    /// opens on a disk with no room for one.
+    Alone,
     /// The one that writes; a power cut may cost the last commits, never the file.
     Relaxed,
     /// One of those that only read a file which a writer has opened before.
@@ -163,16 +178,22 @@ pub fn set_aside(path: &Path) -> Result<PathBuf, SqliteError> {
 fn connect(path: &Path, mode: Mode) -> Result<Connection, rusqlite::Error> {
     // One thread per connection at a time is what Rust's types already make sure of.
     let flags = match mode {
-        Mode::Durable | Mode::Relaxed => OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+        Mode::Durable | Mode::Alone | Mode::Relaxed => {
+            OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX
+        }
         Mode::Reader => OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
     };
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(BUSY_WAIT)?;
     match mode {
         Mode::Reader => connection.pragma_update(None, "query_only", true)?,
-        Mode::Durable | Mode::Relaxed => {
+        Mode::Durable | Mode::Alone | Mode::Relaxed => {
+            if mode == Mode::Alone {
+                // Before anything looks at the log: only then is no index made.
+                connection.query_row("PRAGMA locking_mode = EXCLUSIVE", [], |_| Ok(()))?;
+            }
             connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
-            let synchronous = if mode == Mode::Durable { "FULL" } else { "NORMAL" };
+            let synchronous = if mode == Mode::Relaxed { "NORMAL" } else { "FULL" };
             connection.pragma_update(None, "synchronous", synchronous)?;
             connection.query_row(&format!("PRAGMA journal_size_limit = {WAL_BYTES}"), [], |_| Ok(()))?;
         }

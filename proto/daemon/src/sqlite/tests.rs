@@ -176,3 +176,22 @@ fn the_full_check_passes_a_sound_file() {
     let writer = open(&path, &V4, Mode::Durable).unwrap();
     check(&writer, &path, Check::Full).unwrap();
 }
+
+#[test]
+fn alone_it_needs_no_index_beside_the_file() {
+    let (_folder, path) = place();
+    let writer = open(&path, &V1, Mode::Durable).unwrap();
+    writer.execute("INSERT INTO pets VALUES ('kept')", []).unwrap();
+    // As after a kill, and where the index would be, nothing can be made.
+    let (_left, copy) = cut(&path);
+    std::os::unix::fs::symlink("/proc/no/room", beside(&copy, "-shm")).unwrap();
+    let error = open(&copy, &V1, Mode::Durable).unwrap_err();
+    assert!(error.is_for_lack_of_room() && !error.is_damage(), "{error:?}");
+    let alone = open(&copy, &V1, Mode::Alone).unwrap();
+    alone.execute("INSERT INTO pets VALUES ('more')", []).unwrap();
+    assert_eq!(text(&alone, "SELECT group_concat(name) FROM pets"), "kept,more");
+    drop(alone);
+    fs::remove_file(beside(&copy, "-shm")).unwrap();
+    let later = open(&copy, &V1, Mode::Durable).unwrap();
+    assert_eq!(text(&later, "SELECT group_concat(name) FROM pets"), "kept,more");
+}
