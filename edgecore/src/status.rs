@@ -6,9 +6,10 @@
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context as _;
-use daemon::clock::mono;
+use daemon::clock::{mono, sleep_until};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
@@ -17,9 +18,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::identity::Identity;
 use crate::link::session::LinkStatus;
-use crate::store;
+use crate::node::Condition;
+use crate::store::{self, NodeStore, PodRow};
 
 const SOCKET: &str = "status.sock";
+
+/// Between two attempts to make the socket.
+const BIND_RETRY: Duration = Duration::from_secs(10);
 
 /// The state of an edge core.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -38,6 +43,9 @@ pub struct Status {
     pub disk_full: bool,
     pub refused: Option<String>,
     pub events_dropped: u64,
+    /// What the running edge core says of its node.
+    #[serde(default)]
+    pub conditions: Vec<Condition>,
     pub pods: Vec<PodLine>,
 }
 
@@ -53,13 +61,17 @@ pub struct PodLine {
 }
 
 /// Answers whoever asks on this host, until stopped.
-pub async fn serve(folder: PathBuf, link: watch::Receiver<LinkStatus>, stop: CancellationToken) -> anyhow::Result<()> {
+pub async fn serve(
+    folder: PathBuf,
+    store: NodeStore,
+    link: watch::Receiver<LinkStatus>,
+    conditions: watch::Receiver<Vec<Condition>>,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
     let path = folder.join(SOCKET);
-    // Left over from an earlier life: the folder's lock says that nobody else serves it.
-    let _ = std::fs::remove_file(&path);
-    let listener = UnixListener::bind(&path).with_context(|| format!("binding {}", path.display()))?;
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))
-        .with_context(|| format!("protecting {}", path.display()))?;
+    let Some(listener) = bound(&path, &stop).await else {
+        return Ok(());
+    };
     loop {
         let mut client = tokio::select! {
             () = stop.cancelled() => break,
@@ -71,7 +83,10 @@ pub async fn serve(folder: PathBuf, link: watch::Receiver<LinkStatus>, stop: Can
                 }
             },
         };
-        let text = serde_json::to_vec(&now(&folder, &link.borrow().clone()))?;
+        let pods = store.pods().await;
+        let mut status = now(&folder, &link.borrow().clone(), pods);
+        status.conditions.clone_from(&conditions.borrow());
+        let text = serde_json::to_vec(&status)?;
         // Small: it fits the socket's buffer, so a client that does not read holds nobody up.
         if let Err(error) = client.write_all(&text).await {
             tracing::debug!("a local client: {error}");
@@ -96,14 +111,39 @@ pub async fn ask(folder: &Path) -> anyhow::Result<Status> {
         "no edge core has ever run on {}: is this the data folder (--data)?",
         folder.display()
     );
-    let mut status = now(folder, &LinkStatus::default());
+    let pods = store::read_pods(folder).unwrap_or_default();
+    let mut status = now(folder, &LinkStatus::default(), pods);
     status.running = false;
     Ok(status)
 }
 
-fn now(folder: &Path, link: &LinkStatus) -> Status {
+/// The socket, as soon as it can be had: a node runs its pods also where nobody can ask how they are.
+async fn bound(path: &Path, stop: &CancellationToken) -> Option<UnixListener> {
+    let bind = || {
+        // Left over from an earlier life: the folder's lock says that nobody else serves it.
+        let _ = std::fs::remove_file(path);
+        let listener = UnixListener::bind(path)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        std::io::Result::Ok(listener)
+    };
+    let mut said = false;
+    loop {
+        match bind() {
+            Ok(listener) => return Some(listener),
+            Err(error) if !std::mem::replace(&mut said, true) => {
+                tracing::warn!("nobody can ask for the status at {}: {error}", path.display());
+            }
+            Err(_) => {}
+        }
+        tokio::select! {
+            () = stop.cancelled() => return None,
+            () = sleep_until(Some(mono() + BIND_RETRY)) => {}
+        }
+    }
+}
+
+fn now(folder: &Path, link: &LinkStatus, pods: Vec<PodRow>) -> Status {
     let identity = Identity::load(folder).ok().flatten();
-    let pods = store::read_pods(folder).unwrap_or_default();
     let pods = pods.into_iter().map(|(key, _, report)| {
         let report = report.unwrap_or_default();
         let containers = report.list_at(&["containerStatuses"]);
@@ -136,6 +176,7 @@ fn now(folder: &Path, link: &LinkStatus) -> Status {
         disk_full: link.disk_full,
         refused: link.refused.clone(),
         events_dropped: link.events_dropped,
+        conditions: Vec::new(),
         pods: pods.collect(),
     }
 }
@@ -174,6 +215,10 @@ impl Status {
         );
         if self.disk_full {
             let _ = writeln!(text, "disk       full: what changes is not kept until there is room");
+        }
+        for condition in self.conditions.iter().filter(|condition| condition.is_bad()) {
+            let Condition { kind, reason, message, .. } = condition;
+            let _ = writeln!(text, "trouble    {kind}, {reason}: {message}");
         }
         if self.events_dropped > 0 {
             let _ = writeln!(text, "events     {} dropped unsent", self.events_dropped);
