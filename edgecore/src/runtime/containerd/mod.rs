@@ -369,7 +369,12 @@ impl Containerd {
     async fn make_task(&self, record: &Record) -> Result<(), RuntimeError> {
         let id = record.id.as_str();
         let rootfs = images::mounts(&self.client, &self.config.snapshotter, &record.snapshot_key).await;
-        let rootfs = rootfs.or_error(START, id)?;
+        let Some(rootfs) = rootfs.optional().or_error(START, id)? else {
+            // The disk was full, or the power went, between the record and the layer: it is made as a whole or not at all.
+            self.remove(id).await?;
+            let reason = "its layer was not made; both are made again".to_owned();
+            return Err(RuntimeError::Failed { action: START, reason });
+        };
         let log = record.labels.get(record::LOG).map(String::as_str).unwrap_or_default();
         let program = escape(&self.config.log_program.display().to_string());
         // One pair only: containerd hands the pairs on in no order.
@@ -491,7 +496,11 @@ impl Runtime for Containerd {
             &record.snapshot_key,
             found.top.as_ref(),
         );
-        layer.await.or_error(CREATE, &container.image)?;
+        if let Err(error) = layer.await.or_error(CREATE, &container.image) {
+            // Without its layer it is no container. What cannot be taken back now, the start does.
+            let _ = self.remove(&record.id).await;
+            return Err(error);
+        }
         Ok(record.id)
     }
 
