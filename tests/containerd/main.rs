@@ -8,7 +8,10 @@
 mod images;
 mod life;
 mod main_job;
+mod no_room;
+mod no_runtime;
 mod node;
 mod pods;
 mod reconciler;
 mod registry;
+mod site;
