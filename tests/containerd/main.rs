@@ -8,6 +8,7 @@
 mod images;
 mod life;
 mod main_job;
+mod no_clock;
 mod no_room;
 mod no_runtime;
 mod node;
