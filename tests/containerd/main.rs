@@ -5,6 +5,7 @@
 //! needs.
 #![expect(clippy::unwrap_used, reason = "what supports a test fails by panicking, too")]
 
+mod check;
 mod images;
 mod life;
 mod main_job;
