@@ -1,12 +1,28 @@
 //! The pre-flight: what a node needs, one line each, with its fix.
 
 use std::fs;
+use std::io;
+use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
+use daemon::trust::built_ms;
+use proto::time::Wall;
+
+use crate::clock::NodeClock;
 use crate::config::Config;
 use crate::identity::Identity;
-use crate::runtime::Runtime as _;
+use crate::link::quic::{DialError, Dialler};
+use crate::node::disk_shortage;
 use crate::runtime::containerd::Containerd;
+use crate::runtime::{Runtime as _, explain};
+use crate::status;
+
+/// How long a connection that was made to see that it can be has to say goodbye.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// The oldest containerd whose services are those used here.
+const CONTAINERD_MIN: (u32, u32) = (1, 6);
 
 /// One prerequisite.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,18 +75,25 @@ pub async fn check(config: &Config, unknown: &[String]) -> Vec<Line> {
     lines.push(root());
     lines.push(folder("data", &config.data));
     lines.push(folder("logs", &config.logs));
-    lines.push(identity(&config.data));
+    lines.push(folder("run", &config.run));
+    lines.push(room(&config.data, &config.logs));
+    let identity = Identity::load(&config.data);
     if config.runtime == "containerd" {
         lines.push(runtime(config).await);
         lines.push(program("runc", "apt-get install runc"));
         lines.push(overlay(&read("/proc/filesystems")));
         lines.push(cgroups(
             &read("/proc/cgroups"),
-            Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
+            fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").ok().as_deref(),
+            |name| Path::new("/sys/fs/cgroup").join(name).is_dir(),
         ));
         lines.push(network(config));
     }
-    lines.push(clock());
+    lines.push(clock(daemon::clock::wall()));
+    lines.push(joined(&identity));
+    if let Ok(Some(identity)) = &identity {
+        lines.push(cloud(config, identity).await);
+    }
     lines
 }
 
@@ -88,25 +111,85 @@ fn folder(what: &'static str, path: &Path) -> Line {
     let _ = fs::remove_file(&probe);
     match written {
         Ok(()) => Line::good(what, format!("{} can be written", path.display())),
-        Err(error) => Line::missing(
-            what,
-            format!("{}: {error}; make it writable for this user", path.display()),
+        Err(error) => Line::missing(what, format!("{}: {error}; {}", path.display(), remedy(&error))),
+    }
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull => "take away what is not needed, or give it a larger disk",
+        io::ErrorKind::ReadOnlyFilesystem => {
+            "its file system is read-only: mount -o remount,rw, and see in dmesg whether the disk is failing"
+        }
+        _ => "make it writable for this user",
+    }
+}
+
+fn room(data: &Path, logs: &Path) -> Line {
+    match disk_shortage(data, logs) {
+        None => Line::good("room", "the disks are not short of it"),
+        Some(shortage) => Line::note(
+            "room",
+            format!("{shortage}: take away what is not needed; the node will say DiskPressure"),
         ),
     }
 }
 
-fn identity(folder: &Path) -> Line {
-    match Identity::load(folder) {
+fn joined(identity: &Result<Option<Identity>, crate::identity::IdentityError>) -> Line {
+    match identity {
         Ok(Some(identity)) => Line::good("joined", format!("as {}", identity.node())),
         Ok(None) => Line::note("joined", "not yet: edgecore join https://HOST:6443 --token-file FILE"),
-        Err(error) => {
-            let error = anyhow::Error::new(error);
-            Line::missing(
-                "joined",
-                format!("{error:#}; put the file back, or join again with a token that replaces"),
-            )
+        Err(error) => Line::missing(
+            "joined",
+            format!(
+                "{}; put the file back, or join again with a token that replaces",
+                explain(error)
+            ),
+        ),
+    }
+}
+
+/// Whether the cloud answers over UDP. Pods run without.
+async fn cloud(config: &Config, identity: &Identity) -> Line {
+    const FIX: &str = "see that the cloud core runs, and let UDP to that port through; pods run without";
+    let addresses = identity.addresses().join(", ");
+    // A second connection beside that of a running edge core would be of two machines with one key.
+    if let Ok(status) = status::ask(&config.data).await
+        && status.running
+    {
+        return match status.cloud.filter(|_| status.connected) {
+            Some(cloud) => Line::good("cloud", format!("connected to {cloud}")),
+            None => Line::note("cloud", format!("the edge core has no session with {addresses}: {FIX}")),
+        };
+    }
+    let dialler = match Dialler::new(identity, NodeClock::new(0).node_time(), config.link_settings()) {
+        Ok(dialler) => dialler,
+        Err(error) => return Line::missing("cloud", format!("cannot dial: {}; join again", explain(&error))),
+    };
+    let mut found = Line::note("cloud", "this node knows no address of the cloud: join again");
+    for address in identity.addresses() {
+        match dialler.dial(address).await {
+            Ok(link) => {
+                let remote = link.remote();
+                let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
+                found = Line::good("cloud", format!("{remote} answers over UDP"));
+                break;
+            }
+            Err(error) => found = no_link(address, &error, FIX),
         }
     }
+    dialler.close(FAREWELL).await;
+    found
+}
+
+fn no_link(address: &str, error: &DialError, fix: &str) -> Line {
+    if error.is_barred() {
+        return Line::missing(
+            "cloud",
+            "this node's key was revoked: remove node.key and enrolment.json, and join with a new token",
+        );
+    }
+    Line::note("cloud", format!("no link to UDP {address} ({}): {fix}", explain(error)))
 }
 
 async fn runtime(config: &Config) -> Line {
@@ -120,11 +203,27 @@ async fn runtime(config: &Config) -> Line {
         Err(error) => Err(anyhow::anyhow!("{error}")),
     };
     match version {
-        Ok(version) => Line::good("runtime", version.version),
+        Ok(version) => containerd_version(&version.version),
         Err(error) => Line::missing(
             "runtime",
             format!("no containerd at {socket} ({error:#}): apt-get install containerd && systemctl start containerd"),
         ),
+    }
+}
+
+fn containerd_version(version: &str) -> Line {
+    let numbers = version.trim_start_matches("containerd://");
+    let mut numbers = numbers.split('.').map(|number| number.parse::<u32>().ok());
+    let found = (numbers.next().flatten(), numbers.next().flatten());
+    match found {
+        (Some(major), Some(minor)) if (major, minor) < CONTAINERD_MIN => {
+            let (major, minor) = CONTAINERD_MIN;
+            Line::missing(
+                "runtime",
+                format!("{version} is older than {major}.{minor}: install a newer containerd"),
+            )
+        }
+        _ => Line::good("runtime", version),
     }
 }
 
@@ -150,63 +249,87 @@ fn overlay(file_systems: &str) -> Line {
     }
 }
 
-fn cgroups(table: &str, unified: bool) -> Line {
-    if unified {
-        return Line::good("cgroups", "version 2");
-    }
+/// `table` is what the kernel has (/proc/cgroups), `unified` what version 2 controls where that is in use; `mounted` says
+/// whether a hierarchy of version 1 can be reached.
+fn cgroups(table: &str, unified: Option<&str>, mounted: impl Fn(&str) -> bool) -> Line {
     let enabled = |name: &str| {
         table.lines().any(|line| {
             let mut words = line.split_whitespace();
             words.next() == Some(name) && words.next_back() == Some("1")
         })
     };
-    let lacking: Vec<_> = ["cpu", "memory", "pids"]
-        .into_iter()
-        .filter(|name| !enabled(name))
-        .collect();
-    if lacking.is_empty() {
-        Line::good("cgroups", "version 1 with cpu, memory, pids")
-    } else {
-        let lacking = lacking.join(", ");
+    let there = |name: &str| match unified {
+        Some(controllers) => controllers.split_whitespace().any(|controller| controller == name),
+        None => enabled(name),
+    };
+    let lacking = |has: &dyn Fn(&str) -> bool| {
+        let lacking = ["cpu", "memory", "pids"].into_iter().filter(|name| !has(name));
+        lacking.collect::<Vec<_>>().join(", ")
+    };
+    let version = if unified.is_some() { 2 } else { 1 };
+    let off = lacking(&there);
+    let unmounted = lacking(&|name| unified.is_some() || mounted(name));
+    if !off.is_empty() {
         Line::missing(
             "cgroups",
-            format!("{lacking} is off: add cgroup_enable=memory cgroup_memory=1 to the kernel's command line, reboot"),
+            format!(
+                "{off} is off (version {version}): add cgroup_enable=memory cgroup_memory=1 to the kernel's command line, \
+                 reboot"
+            ),
         )
+    } else if !unmounted.is_empty() {
+        Line::missing(
+            "cgroups",
+            format!(
+                "{unmounted} is not mounted below /sys/fs/cgroup: apt-get install cgroupfs-mount, or boot with systemd"
+            ),
+        )
+    } else {
+        Line::good("cgroups", format!("version {version} with cpu, memory, pids"))
     }
 }
 
 fn network(config: &Config) -> Line {
-    let folder = &config.containerd.cni_conf;
-    let named = |entry: &fs::DirEntry| {
-        let name = entry.file_name();
-        let extension = Path::new(&name).extension().and_then(|extension| extension.to_str());
-        matches!(extension, Some("conf" | "conflist"))
-    };
-    let found = fs::read_dir(folder)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .any(|entry| named(&entry));
-    if found {
-        Line::good("pod network", format!("described in {}", folder.display()))
-    } else {
-        Line::note(
+    let cni = crate::run::containerd_config(config).cni;
+    let (folder, plugins) = (cni.conf_dir.display(), &cni.plugin_dirs);
+    match cni.missing_plugins() {
+        Ok(None) => Line::note(
             "pod network",
-            format!(
-                "none in {}: pods that are not on the host's network have loopback only",
-                folder.display()
-            ),
-        )
+            format!("none in {folder}: pods that are not on the host's network have loopback only"),
+        ),
+        Ok(Some(missing)) if missing.is_empty() => Line::good("pod network", format!("described in {folder}")),
+        Ok(Some(missing)) => {
+            let plugins: Vec<_> = plugins.iter().map(|folder| folder.display().to_string()).collect();
+            Line::missing(
+                "pod network",
+                format!(
+                    "{folder} wants the plugins {}, which are not in {}: apt-get install containernetworking-plugins",
+                    missing.join(", "),
+                    plugins.join(" or ")
+                ),
+            )
+        }
+        Err(reason) => Line::missing("pod network", format!("{reason}: correct it, or take it out")),
     }
 }
 
-fn clock() -> Line {
-    if daemon::clock::wall().trusted {
-        Line::good("clock", "synchronised")
+fn clock(wall: Wall) -> Line {
+    let now = wall.rfc3339();
+    if wall.ms < built_ms() {
+        return Line::note(
+            "clock",
+            format!(
+                "{now} is before this program was built: pods run all the same, and the cloud's time is used once there was \
+                 a session; a time daemon (apt-get install systemd-timesyncd) sets it sooner"
+            ),
+        );
+    }
+    if wall.trusted {
+        Line::good("clock", format!("{now}, synchronised"))
     } else {
         Line::note(
             "clock",
-            "nothing keeps it right: the cloud's time is used once there was a session",
+            format!("{now}, and nothing keeps it right: the cloud's time is used once there was a session"),
         )
     }
 }
@@ -227,14 +350,6 @@ mod tests {
         };
         check(overlay("nodev\tproc\nnodev\toverlay\n"), State::Good, "ok");
         check(overlay("nodev\toverlayfs\n"), State::Missing, "modprobe overlay");
-        let table = "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t1\t1\t1\nmemory\t0\t1\t0\npids\t2\t1\t1\n";
-        check(cgroups(table, false), State::Missing, "memory is off");
-        check(cgroups(table, true), State::Good, "version 2");
-        check(
-            cgroups(&table.replace("\t0\n", "\t1\n"), false),
-            State::Good,
-            "version 1",
-        );
         check(
             program("no-such-program-at-all", "apt-get install it"),
             State::Missing,
@@ -245,5 +360,56 @@ mod tests {
             State::Missing,
             "make it writable",
         );
+        check(
+            containerd_version("containerd://1.5.9"),
+            State::Missing,
+            "older than 1.6",
+        );
+        for version in ["containerd://1.6.20~ds1", "containerd://2.0.0", "containerd://unknown"] {
+            check(containerd_version(version), State::Good, version);
+        }
+    }
+
+    #[test]
+    fn cgroups_of_both_versions() {
+        let table = |memory: u8| {
+            format!(
+                "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t1\t1\t1\nmemory\t0\t1\t{memory}\npids\t2\t1\t1\n"
+            )
+        };
+        let check = |line: Line, state: State, word: &str| {
+            assert_eq!(line.state, state, "{line:?}");
+            assert!(line.text().contains(word), "{}", line.text());
+        };
+        check(
+            cgroups(&table(0), None, |_| true),
+            State::Missing,
+            "memory is off (version 1)",
+        );
+        check(cgroups(&table(1), None, |_| true), State::Good, "version 1");
+        let unmounted = cgroups(&table(1), None, |name| name != "pids");
+        check(unmounted, State::Missing, "pids is not mounted");
+        // What the table says is of version 1 only.
+        let v2 = |controllers| cgroups(&table(0), Some(controllers), |_| false);
+        check(v2("cpuset cpu io memory pids"), State::Good, "version 2");
+        check(v2("cpuset cpu io pids"), State::Missing, "memory is off (version 2)");
+        check(v2(""), State::Missing, "cpu, memory, pids is off");
+    }
+
+    #[test]
+    fn clocks() {
+        let check = |ms: i64, trusted: bool, state: State, word: &str| {
+            let line = clock(Wall { ms, trusted });
+            assert!(line.state == state && line.detail.contains(word), "{line:?}");
+        };
+        check(
+            60_000,
+            false,
+            State::Note,
+            "1970-01-01T00:01:00Z is before this program was built",
+        );
+        check(60_000, true, State::Note, "before this program was built");
+        check(built_ms(), false, State::Note, "nothing keeps it right");
+        check(built_ms(), true, State::Good, "synchronised");
     }
 }

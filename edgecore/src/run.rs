@@ -1,14 +1,19 @@
 //! The running edge core, in the order of its boot: open, recover, start the pods, serve what is local, and only then
 //! look for a network. Nothing before the session waits for it.
 
+use std::fs::File;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use daemon::clock::{mono, sleep_until};
 use daemon::files;
+use daemon::sqlite::SqliteError;
 use daemon::supervisor::Supervisor;
+use proto::session::edge::Recovered;
 use tokio::sync::{mpsc, watch};
 
 use crate::clock::NodeClock;
@@ -25,6 +30,9 @@ use crate::{network, status, tunnels};
 
 /// How long the tasks may take to end. Pods run on whatever happens.
 const GRACE: Duration = Duration::from_secs(10);
+
+/// How often it is tried to open the store of a node whose disk has no room for one.
+const ROOM_LOOK: Duration = Duration::from_secs(10);
 
 /// Runs until `shutdown`, with the runtime that is configured.
 pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
@@ -49,13 +57,10 @@ async fn run_on<R: Runtime>(
     clock: NodeClock,
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
-    for folder in [&config.data, &config.run] {
-        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
-        made.with_context(|| format!("making {}", folder.display()))?;
-    }
-    let _lock = files::lock(&config.data.join("lock"))
-        .with_context(|| format!("another edge core runs on {}", config.data.display()))?;
-    let (store, recovered) = NodeStore::open(&config.data).context("opening the node's store")?;
+    let mut shutdown = pin!(shutdown);
+    let Some((_lock, store, recovered)) = opened(&config, shutdown.as_mut()).await? else {
+        return Ok(());
+    };
     clock.raise_floor(store.floor_ms());
     let (reporter, said) = Reporter::new();
     let desk = Arc::new(StoreDesk::new(store.clone(), reporter.clone()));
@@ -69,12 +74,15 @@ async fn run_on<R: Runtime>(
     );
     let (link_sender, link) = watch::channel(LinkStatus::default());
     let (network_sender, network) = watch::channel(0);
+    let (conditions_sender, conditions) = watch::channel(Vec::new());
     let (connections, connected) = mpsc::channel(tunnels::CONNECTIONS_MAX);
 
     let mut supervisor = Supervisor::default();
     supervisor.spawn("pods", |stop| runner.run(stop));
-    let (folder, asked, link_status) = (config.data.clone(), store.clone(), link.clone());
-    supervisor.spawn("status", |stop| status::serve(folder, asked, link_status, stop));
+    let (folder, of, link_status) = (config.data.clone(), store.clone(), link.clone());
+    supervisor.spawn("status", |stop| {
+        status::serve(folder, of, link_status, conditions, stop)
+    });
     let reporting = Reporting {
         store: store.clone(),
         reporter,
@@ -85,6 +93,8 @@ async fn run_on<R: Runtime>(
         clock: clock.clone(),
         network: network.clone(),
         folder: config.data.clone(),
+        logs: config.logs.clone(),
+        conditions: conditions_sender,
     };
     supervisor.spawn("node", |stop| reporting.run(stop));
     let server = tunnels::Server { store: store.clone(), folders, runtime, clock: clock.clone() };
@@ -105,6 +115,48 @@ async fn run_on<R: Runtime>(
     supervisor.spawn("session", |stop| session.run(stop));
     tracing::info!(data = %config.data.display(), runtime = config.runtime, "edge core is up");
     supervisor.run(shutdown, GRACE).await
+}
+
+/// What an edge core owns: the data folder's lock, and the store in it.
+type Owned = (File, NodeStore, Recovered);
+
+/// Opens what is this edge core's, however long the disk has no room for it. `None` when it is to end meanwhile.
+async fn opened(config: &Config, mut shutdown: Pin<&mut impl Future<Output = ()>>) -> anyhow::Result<Option<Owned>> {
+    let mut said = false;
+    loop {
+        match open(config) {
+            Err(error) if is_for_lack_of_room(&error) => {
+                if !std::mem::replace(&mut said, true) {
+                    tracing::error!("waiting for room on the disk: {error:#}");
+                }
+            }
+            other => return other.map(Some),
+        }
+        tokio::select! {
+            () = &mut shutdown => return Ok(None),
+            () = sleep_until(Some(mono() + ROOM_LOOK)) => {}
+        }
+    }
+}
+
+fn open(config: &Config) -> anyhow::Result<Owned> {
+    for folder in [&config.data, &config.run] {
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        made.with_context(|| format!("making {}", folder.display()))?;
+    }
+    let lock = files::lock(&config.data.join("lock"))
+        .with_context(|| format!("another edge core runs on {}", config.data.display()))?;
+    let (store, recovered) = NodeStore::open(&config.data).context("opening the node's store")?;
+    Ok((lock, store, recovered))
+}
+
+fn is_for_lack_of_room(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let io = cause.downcast_ref::<std::io::Error>();
+        let sqlite = cause.downcast_ref::<SqliteError>();
+        io.is_some_and(|error| error.kind() == std::io::ErrorKind::StorageFull)
+            || sqlite.is_some_and(SqliteError::is_for_lack_of_room)
+    })
 }
 
 /// The runtime's part of the configuration.

@@ -6,9 +6,10 @@
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context as _;
-use daemon::clock::mono;
+use daemon::clock::{mono, sleep_until};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
@@ -17,9 +18,17 @@ use tokio_util::sync::CancellationToken;
 
 use crate::identity::Identity;
 use crate::link::session::LinkStatus;
+use crate::node::Condition;
 use crate::store::{self, NodeStore, PodReport};
 
 const SOCKET: &str = "status.sock";
+
+/// How long an edge core that has just been started may take until it answers, and how often it is asked.
+const STARTING: Duration = Duration::from_secs(5);
+const STARTING_LOOK: Duration = Duration::from_millis(20);
+
+/// Between two attempts to make the socket.
+const BIND_RETRY: Duration = Duration::from_secs(10);
 
 /// The state of an edge core.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -38,6 +47,9 @@ pub struct Status {
     pub disk_full: bool,
     pub refused: Option<String>,
     pub events_dropped: u64,
+    /// What the running edge core says of its node.
+    #[serde(default)]
+    pub conditions: Vec<Condition>,
     pub pods: Vec<PodLine>,
 }
 
@@ -57,14 +69,13 @@ pub async fn serve(
     folder: PathBuf,
     store: NodeStore,
     link: watch::Receiver<LinkStatus>,
+    conditions: watch::Receiver<Vec<Condition>>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let path = folder.join(SOCKET);
-    // Left over from an earlier life: the folder's lock says that nobody else serves it.
-    let _ = std::fs::remove_file(&path);
-    let listener = UnixListener::bind(&path).with_context(|| format!("binding {}", path.display()))?;
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))
-        .with_context(|| format!("protecting {}", path.display()))?;
+    let Some(listener) = bound(&path, &stop).await else {
+        return Ok(());
+    };
     loop {
         let mut client = tokio::select! {
             () = stop.cancelled() => break,
@@ -76,8 +87,10 @@ pub async fn serve(
                 }
             },
         };
-        let link = link.borrow().clone();
-        let text = serde_json::to_vec(&now(&folder, &link, store.reported().await))?;
+        let pods = store.reported().await;
+        let mut status = now(&folder, &link.borrow().clone(), pods);
+        status.conditions.clone_from(&conditions.borrow());
+        let text = serde_json::to_vec(&status)?;
         // Small: it fits the socket's buffer, so a client that does not read holds nobody up.
         if let Err(error) = client.write_all(&text).await {
             tracing::debug!("a local client: {error}");
@@ -89,23 +102,58 @@ pub async fn serve(
 
 /// The state of the edge core on this data folder.
 pub async fn ask(folder: &Path) -> anyhow::Result<Status> {
-    if let Ok(mut stream) = UnixStream::connect(folder.join(SOCKET)).await {
-        let mut text = Vec::new();
-        stream
-            .read_to_end(&mut text)
-            .await
-            .context("reading the edge core's status")?;
-        return serde_json::from_slice(&text).context("reading the edge core's status");
+    let socket = folder.join(SOCKET);
+    let until = mono() + STARTING;
+    loop {
+        if let Ok(mut stream) = UnixStream::connect(&socket).await {
+            let mut text = Vec::new();
+            let read = stream.read_to_end(&mut text).await;
+            read.context("reading the edge core's status")?;
+            return serde_json::from_slice(&text).context("reading the edge core's status");
+        }
+        anyhow::ensure!(
+            folder.join(store::DATABASE).exists(),
+            "no edge core has ever run on {}: is this the data folder (--data)?",
+            folder.display()
+        );
+        if let Some(pods) = store::read_reported(folder).context("reading the node's store")? {
+            let mut status = now(folder, &LinkStatus::default(), pods);
+            status.running = false;
+            return Ok(status);
+        }
+        anyhow::ensure!(
+            mono() < until,
+            "an edge core runs on {} and does not answer on {}: its log says why",
+            folder.display(),
+            socket.display()
+        );
+        sleep_until(Some(mono() + STARTING_LOOK)).await;
     }
-    anyhow::ensure!(
-        folder.join(store::DATABASE).exists(),
-        "no edge core has ever run on {}: is this the data folder (--data)?",
-        folder.display()
-    );
-    let pods = store::read_reported(folder).unwrap_or_default();
-    let mut status = now(folder, &LinkStatus::default(), pods);
-    status.running = false;
-    Ok(status)
+}
+
+/// The socket, as soon as it can be had: a node runs its pods also where nobody can ask how they are.
+async fn bound(path: &Path, stop: &CancellationToken) -> Option<UnixListener> {
+    let bind = || {
+        // Left over from an earlier life: the folder's lock says that nobody else serves it.
+        let _ = std::fs::remove_file(path);
+        let listener = UnixListener::bind(path)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        std::io::Result::Ok(listener)
+    };
+    let mut said = false;
+    loop {
+        match bind() {
+            Ok(listener) => return Some(listener),
+            Err(error) if !std::mem::replace(&mut said, true) => {
+                tracing::warn!("nobody can ask for the status at {}: {error}", path.display());
+            }
+            Err(_) => {}
+        }
+        tokio::select! {
+            () = stop.cancelled() => return None,
+            () = sleep_until(Some(mono() + BIND_RETRY)) => {}
+        }
+    }
 }
 
 fn now(folder: &Path, link: &LinkStatus, pods: Vec<PodReport>) -> Status {
@@ -142,6 +190,7 @@ fn now(folder: &Path, link: &LinkStatus, pods: Vec<PodReport>) -> Status {
         disk_full: link.disk_full,
         refused: link.refused.clone(),
         events_dropped: link.events_dropped,
+        conditions: Vec::new(),
         pods: pods.collect(),
     }
 }
@@ -180,6 +229,10 @@ impl Status {
         );
         if self.disk_full {
             let _ = writeln!(text, "disk       full: what changes is not kept until there is room");
+        }
+        for condition in self.conditions.iter().filter(|condition| condition.is_bad()) {
+            let Condition { kind, reason, message, .. } = condition;
+            let _ = writeln!(text, "trouble    {kind}, {reason}: {message}");
         }
         if self.events_dropped > 0 {
             let _ = writeln!(text, "events     {} dropped unsent", self.events_dropped);

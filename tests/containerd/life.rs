@@ -122,6 +122,26 @@ async fn containerd_says_why_a_container_cannot_start() {
 }
 
 #[tokio::test]
+async fn containerd_a_container_without_its_layer_is_made_anew() {
+    let node = Node::new("layer").await;
+    let uid = pod();
+    let container = node.script(uid, "c", "exit 8");
+    let sandbox = node.sandbox(uid);
+    node.runtime.prepare(&sandbox).await.unwrap();
+    let id = node.runtime.create(&sandbox, &container).await.unwrap();
+    // What a power cut between the record and the layer leaves.
+    node.ctr(&["snapshots", "rm", &id]);
+    assert_eq!(node.seen(&id).await.unwrap().state, State::Created);
+    let error = node.runtime.start(&id).await.unwrap_err();
+    assert!(error.to_string().contains("made again"), "{error}");
+    assert_eq!(node.seen(&id).await, None);
+    assert_eq!(node.runtime.create(&sandbox, &container).await.unwrap(), id);
+    node.runtime.start(&id).await.unwrap();
+    assert_eq!(node.exit_code(&id).await, 8);
+    node.finish(&[&id], &[uid]).await;
+}
+
+#[tokio::test]
 async fn containerd_runs_commands_inside() {
     let node = Node::new("exec").await;
     let uid = pod();

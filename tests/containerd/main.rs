@@ -5,10 +5,15 @@
 //! needs.
 #![expect(clippy::unwrap_used, reason = "what supports a test fails by panicking, too")]
 
+mod check;
 mod images;
 mod life;
 mod main_job;
+mod no_clock;
+mod no_room;
+mod no_runtime;
 mod node;
 mod pods;
 mod reconciler;
 mod registry;
+mod site;

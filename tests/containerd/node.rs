@@ -1,6 +1,7 @@
 //! A containerd of one's own and what tests ask of it.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -27,13 +28,24 @@ pub(crate) struct Node {
     pub(crate) folder: PathBuf,
     pub(crate) runtime: Containerd,
     pub(crate) config: Config,
+    /// Small file systems below the folder, which go with it.
+    smalls: Vec<PathBuf>,
     daemon: Child,
 }
 
 impl Node {
     /// A daemon with nothing in it.
     pub(crate) async fn empty(name: &str) -> Self {
+        Self::on(name, Vec::new()).await
+    }
+
+    /// A daemon with nothing in it on small file systems: their names in the node's folder, and the options of tmpfs.
+    pub(crate) async fn on(name: &str, smalls: Vec<(&str, &str)>) -> Self {
         let folder = PathBuf::from(format!("/tmp/eh-{}-{name}", std::process::id()));
+        let smalls = smalls
+            .into_iter()
+            .map(|(name, options)| small(&folder.join(name), options));
+        let smalls = smalls.collect();
         std::fs::create_dir_all(folder.join("cni")).unwrap();
         let config = Config {
             socket: folder.join("c.sock"),
@@ -49,6 +61,7 @@ impl Node {
             runtime: Containerd::new(config.clone(), clock()).unwrap(),
             folder,
             config,
+            smalls,
             daemon,
         };
         node.answers().await;
@@ -57,9 +70,13 @@ impl Node {
 
     /// A daemon with the image [`WEB`].
     pub(crate) async fn new(name: &str) -> Self {
-        let node = Self::empty(name).await;
-        assert_eq!(node.runtime.import(&archive("web")).await.unwrap(), [WEB]);
-        node
+        Self::empty(name).await.with_image().await
+    }
+
+    /// Brings in the image [`WEB`].
+    pub(crate) async fn with_image(self) -> Self {
+        assert_eq!(self.runtime.import(&archive("web")).await.unwrap(), [WEB]);
+        self
     }
 
     pub(crate) async fn answers(&self) {
@@ -82,7 +99,10 @@ impl Node {
             kill(pid);
         }
         for point in self.mounts().iter().rev() {
-            let _ = Command::new("umount").args(["-l", point]).status();
+            let kept = self.smalls.iter().any(|small| small == Path::new(point));
+            if !kept {
+                let _ = Command::new("umount").args(["-l", point]).status();
+            }
         }
         for folder in ["cstate", "run"] {
             let _ = std::fs::remove_dir_all(self.folder.join(folder));
@@ -279,7 +299,9 @@ impl Node {
             .collect();
         assert_eq!(active.len(), 1, "the heading, and: {active:?}");
         eventually("all processes end", async || self.processes().is_empty().then_some(())).await;
-        assert_eq!(self.mounts(), Vec::<String>::new());
+        let mut mounts = self.mounts();
+        mounts.retain(|point| !self.smalls.iter().any(|small| small == Path::new(point)));
+        assert_eq!(mounts, Vec::<String>::new());
         for path in self.cgroups() {
             let left = std::fs::read_dir(&path)
                 .unwrap()
@@ -314,6 +336,36 @@ impl Drop for Node {
             std::fs::remove_dir_all(&self.folder).unwrap();
         }
     }
+}
+
+/// Takes all the room a folder's file system has left, to the last byte, and says with which file.
+pub(crate) fn fill(folder: &Path) -> PathBuf {
+    let path = folder.join("filler");
+    let mut file = std::fs::File::options().create(true).append(true).open(&path).unwrap();
+    let block = vec![0; 1 << 20];
+    let mut size = block.len();
+    while size > 0 {
+        match file.write(&block[..size]) {
+            Ok(_) => {}
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::StorageFull, "{error}");
+                size /= 2;
+            }
+        }
+    }
+    path
+}
+
+/// Mounts a small file system of memory on a folder; `options` are those of tmpfs.
+fn small(folder: &Path, options: &str) -> PathBuf {
+    std::fs::create_dir_all(folder).unwrap();
+    let mounted = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", options, "none"])
+        .arg(folder)
+        .status()
+        .unwrap();
+    assert!(mounted.success());
+    folder.to_owned()
 }
 
 /// Gives this thread, and every process it starts from now on, a mount table of its own.

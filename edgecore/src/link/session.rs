@@ -381,11 +381,16 @@ impl Running {
     }
 
     async fn carry_out(&mut self) {
-        let mut disk = StoreDisk { store: &self.session.store, changed: Vec::new() };
+        let mut disk = StoreDisk { store: &self.session.store, changed: Vec::new(), full: None };
         let (mut clock, mut heard) = (Clock(None), Heard(Vec::new()));
         carry_out(&mut self.machine, &(), &mut disk, &mut self.rim, &mut clock, &mut heard).await;
         self.rim.wake_at = clock.0;
         self.rim.changed.extend(disk.changed);
+        if let Some(full) = disk.full {
+            self.session
+                .status
+                .send_if_modified(|status| std::mem::replace(&mut status.disk_full, full) != full);
+        }
         let mut ask = false;
         for news in heard.0 {
             ask |= self.hear(news);
@@ -408,9 +413,6 @@ impl Running {
                 for key in std::mem::take(&mut self.rim.changed) {
                     self.session.pods.wake(key);
                 }
-                self.session
-                    .status
-                    .send_if_modified(|status| std::mem::take(&mut status.disk_full));
             }
             News::Up { now_ms } => {
                 self.session.clock.tell(mono(), now_ms);
@@ -435,13 +437,7 @@ impl Running {
                     .send_modify(|status| status.refused = Some(format!("{refusal:?}")));
             }
             News::Violated(violation) => tracing::warn!("session ended: {:#}", anyhow::Error::new(violation)),
-            News::NotDurable(error) => {
-                self.rim.changed.clear();
-                self.session.status.send_if_modified(|status| {
-                    let full = error == CommitError::Full;
-                    std::mem::replace(&mut status.disk_full, full) != full
-                });
-            }
+            News::NotDurable(_) => self.rim.changed.clear(),
             News::Certificate(credentials) => self.renew(&credentials),
             News::EventsDropped(count) => {
                 self.session.status.send_modify(|status| status.events_dropped += count);
@@ -484,11 +480,15 @@ impl Running {
 struct StoreDisk<'a> {
     store: &'a NodeStore,
     changed: Vec<Key>,
+    /// Whether the last commit found no room; nothing where none was made.
+    full: Option<bool>,
 }
 
 impl Disk<edge::Batch, edge::Outcome> for StoreDisk<'_> {
     async fn commit(&mut self, batch: edge::Batch) -> Result<edge::Outcome, CommitError> {
-        let committed = self.store.commit(batch).await?;
+        let committed = self.store.commit(batch).await;
+        self.full = Some(matches!(committed, Err(CommitError::Full)));
+        let committed = committed?;
         self.changed.extend(committed.changed);
         Ok(committed.outcome)
     }

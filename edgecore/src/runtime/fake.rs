@@ -305,7 +305,7 @@ impl Runtime for Fake {
 
     async fn version(&self) -> Result<Version, RuntimeError> {
         let version = "fake://1".to_owned();
-        self.call("version", |_| Ok(Version { version })).await
+        self.call("version", |_| Ok(Version { version, images: None })).await
     }
 
     async fn list(&self) -> Result<Vec<Seen>, RuntimeError> {

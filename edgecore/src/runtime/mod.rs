@@ -177,6 +177,8 @@ pub struct Executed {
 pub struct Version {
     /// As `nodeInfo.containerRuntimeVersion` has it: `containerd://1.6.20`.
     pub version: String,
+    /// Where it keeps images and what containers write, if that is a folder of this machine.
+    pub images: Option<PathBuf>,
 }
 
 /// Why a call to the runtime failed.
@@ -212,6 +214,12 @@ impl RuntimeError {
     }
 }
 
+/// An error with its causes.
+pub fn explain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
 /// Runs containers.
 pub trait Runtime: Send + Sync + 'static {
     /// As container ids name it (`containerd://…`).
@@ -222,6 +230,11 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Whether it answers, and what it is.
     fn version(&self) -> impl Future<Output = Result<Version, RuntimeError>> + Send;
+
+    /// What to tell people of a runtime that does not answer: where it should be, and what to do.
+    fn trouble(&self, error: &RuntimeError) -> String {
+        explain(error)
+    }
 
     /// Every container that is ours, in any state.
     fn list(&self) -> impl Future<Output = Result<Vec<Seen>, RuntimeError>> + Send;

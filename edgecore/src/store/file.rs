@@ -48,7 +48,7 @@ impl File {
             }
             Job::Memory(uid, reply) => drop(reply.send(logged(self.memory(uid)).flatten())),
             Job::Remember(uid, memory, reply) => {
-                logged(self.remember(uid, memory));
+                self.remember(uid, memory);
                 let _ = reply.send(());
             }
             Job::Close(reply) => {
@@ -111,16 +111,20 @@ impl File {
         statement.query_row([uid.0], |row| row.get(0)).optional()
     }
 
-    fn remember(&self, uid: Uid, memory: Option<Vec<u8>>) -> rusqlite::Result<()> {
-        match memory {
-            Some(body) => remember(&self.connection, uid, &body)?,
-            None => {
-                self.connection
-                    .prepare_cached("DELETE FROM memory WHERE uid = ?")?
-                    .execute([uid.0])?;
-            }
+    /// What finds no room now is kept with the next commit that does.
+    fn remember(&self, uid: Uid, memory: Option<Vec<u8>>) {
+        let waiting = || self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting().remove(&uid);
+        let kept = match &memory {
+            Some(body) => remember(&self.connection, uid, body),
+            None => forget(&self.connection, uid),
+        };
+        if logged(kept).is_none()
+            && let Some(body) = memory
+        {
+            // What was said meanwhile is newer.
+            waiting().entry(uid).or_insert(body);
         }
-        Ok(())
     }
 
     /// Everything that was durable when the process last ended.
@@ -184,6 +188,11 @@ fn remember(connection: &Connection, uid: Uid, memory: &[u8]) -> rusqlite::Resul
         .map(drop)
 }
 
+fn forget(connection: &Connection, uid: Uid) -> rusqlite::Result<()> {
+    let mut statement = connection.prepare_cached("DELETE FROM memory WHERE uid = ?")?;
+    statement.execute([uid.0]).map(drop)
+}
+
 fn write(transaction: &Transaction<'_>, seal: &SealingKey, batch: Batch) -> rusqlite::Result<Committed> {
     let mut committed = Committed { outcome: Vec::new(), changed: Vec::new() };
     for op in batch.desired {
@@ -215,9 +224,7 @@ fn write(transaction: &Transaction<'_>, seal: &SealingKey, batch: Batch) -> rusq
                 transaction
                     .prepare_cached("DELETE FROM desired WHERE uid = ?")?
                     .execute([uid.0])?;
-                transaction
-                    .prepare_cached("DELETE FROM memory WHERE uid = ?")?
-                    .execute([uid.0])?;
+                forget(transaction, uid)?;
             }
         }
     }
@@ -397,4 +404,43 @@ pub(super) fn reported(connection: &Connection) -> rusqlite::Result<Vec<PodRepor
         Ok((key, latest.and_then(|form| canonical::decode(&form).ok())))
     })?;
     rows.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::open_file;
+    use super::*;
+
+    /// Gives the file no more room, or room again.
+    fn set_full(file: &File, full: bool) {
+        // A limit below the size is taken as the size.
+        let pages = if full { 1 } else { 1 << 30 };
+        let set = file.connection.pragma_update(None, "max_page_count", pages);
+        assert!(set.is_ok() || set == Err(rusqlite::Error::ExecuteReturnedResults));
+    }
+
+    /// More than a page has left.
+    fn large(byte: u8) -> Vec<u8> {
+        vec![byte; 20_000]
+    }
+
+    #[test]
+    fn what_a_pod_remembers_on_a_full_disk_is_kept_with_the_next_commit() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut file = open_file(folder.path()).unwrap();
+        let (one, two) = (Uid([1; 16]), Uid([2; 16]));
+        set_full(&file, true);
+        file.remember(one, Some(large(1)));
+        file.remember(one, Some(large(2)));
+        file.remember(two, Some(large(3)));
+        assert_eq!(file.commit(Batch::default()).unwrap_err(), CommitError::Full);
+        // Forgotten is forgotten, room or not.
+        file.remember(two, None);
+        set_full(&file, false);
+        file.commit(Batch::default()).unwrap();
+        drop(file);
+        let file = open_file(folder.path()).unwrap();
+        assert_eq!(file.memory(one).unwrap(), Some(large(2)));
+        assert_eq!(file.memory(two).unwrap(), None);
+    }
 }

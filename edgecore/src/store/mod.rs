@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use daemon::seal::{KeyError, SealingKey};
 use daemon::sqlite::{self, Mode, SqliteError};
@@ -22,6 +23,7 @@ use proto::object::{Key, Kind, Uid};
 use proto::session::CommitError;
 use proto::session::edge::{Batch, Outcome, Recovered};
 use proto::value::Value;
+use rusqlite::ErrorCode;
 use tokio::sync::{mpsc, oneshot};
 
 use self::file::File;
@@ -203,10 +205,15 @@ fn open_file(folder: &Path) -> Result<File, OpenError> {
     File::new(connection, seal).map_err(OpenError::Read)
 }
 
-/// [`NodeStore::reported`] of a store that no edge core has open.
-pub fn read_reported(folder: &Path) -> Result<Vec<PodReport>, OpenError> {
+/// [`NodeStore::reported`] of a store that no edge core has open; `None` when one has.
+pub fn read_reported(folder: &Path) -> Result<Option<Vec<PodReport>>, OpenError> {
     let connection = sqlite::open(&folder.join(DATABASE), &schema::MIGRATIONS, Mode::Reader);
-    file::reported(&connection.map_err(OpenError::File)?).map_err(OpenError::Read)
+    let connection = connection.map_err(OpenError::File)?;
+    connection.busy_timeout(Duration::ZERO).map_err(OpenError::Read)?;
+    match file::reported(&connection) {
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => Ok(None),
+        reported => reported.map(Some).map_err(OpenError::Read),
+    }
 }
 
 /// An entry as an object: a projection with the names that stand beside it.

@@ -193,6 +193,23 @@ async fn secrets_stand_in_no_file() {
 }
 
 #[tokio::test]
+async fn who_asks_is_told_by_the_store_or_by_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, _) = NodeStore::open(folder.path()).unwrap();
+    let key = Key::new("Pod", "n", "one");
+    let batch = desired(vec![upsert(Uid([1; 16]), Some(key.clone()), Change::Full(parse("{}")))]);
+    store.commit(batch).await.unwrap();
+    let expected = vec![(key, None)];
+    assert_eq!(store.reported().await, expected);
+    // Nobody else reads it now.
+    assert_eq!(read_reported(folder.path()).unwrap(), None);
+    store.close().await;
+    assert_eq!(read_reported(folder.path()).unwrap(), Some(expected));
+    // Who read it did not keep it from being opened, nor left the mark of an unclean stop.
+    drop(NodeStore::open(folder.path()).unwrap());
+}
+
+#[tokio::test]
 async fn a_damaged_store_is_set_aside() {
     let folder = tempfile::tempdir().unwrap();
     {

@@ -18,7 +18,10 @@ const OURS: [&str; 5] = ["cloudcore", "daemon", "edgecore", "proto", "reconcile"
 pub fn init(level: Level) -> Result<(), LoggingError> {
     let ours = OURS.map(|target| (target, level));
     let filter = Targets::new().with_default(level.min(Level::WARN)).with_targets(ours);
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    // A line that finds no room, as on a full disk, is lost; telling standard error of it would end the process.
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .log_internal_errors(false);
     tracing_subscriber::registry()
         .with(lines.with_filter(filter))
         .try_init()

@@ -5,8 +5,8 @@
 //! than the file opens it when `readable_from` allows, so an update can be rolled back.
 //!
 //! A clean stop leaves no write-ahead log behind, because the last connection folds it into the file and takes it away.
-//! Its presence is therefore the mark of an unclean stop, which costs no write of its own, and the only time at which
-//! the file is checked before use.
+//! One with anything in it is therefore the mark of an unclean stop, which costs no write of its own, and the only time
+//! at which the file is checked before use.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -69,6 +69,18 @@ impl SqliteError {
     pub fn is_damage(&self) -> bool {
         matches!(self, Self::Damaged { .. })
     }
+
+    /// The disk is full, as far as SQLite tells: making the index beside the log fails as an error of the disk.
+    pub fn is_for_lack_of_room(&self) -> bool {
+        match self {
+            Self::Create { source, .. } => source.kind() == io::ErrorKind::StorageFull,
+            Self::Open { source, .. } | Self::Migrate { source, .. } => matches!(
+                source.sqlite_error_code(),
+                Some(ErrorCode::DiskFull | ErrorCode::SystemIoFailure | ErrorCode::CannotOpen)
+            ),
+            Self::Damaged { .. } | Self::Newer { .. } | Self::Close(_) | Self::SetAside { .. } => false,
+        }
+    }
 }
 
 /// The schema of a database as a list of steps, of which released ones never change.
@@ -90,7 +102,8 @@ pub enum Mode {
     /// The one that writes; what it committed has reached the disk.
     Durable,
     /// The same for a file of small rows on a card that wears out: the only connection to it, in small pages. What it
-    /// writes is the log and nothing else; the index of the log, which others would need, stays in memory.
+    /// writes is the log and nothing else; the index of the log, which others would need, stays in memory. So it also
+    /// opens on a disk with no room for one.
     Alone,
     /// The one that writes; a power cut may cost the last commits, never the file.
     Relaxed,
@@ -104,7 +117,7 @@ pub fn open(path: &Path, migrations: &Migrations, mode: Mode) -> Result<Connecti
     if mode == Mode::Reader {
         return connect(path, mode).map_err(|source| classify(path, source));
     }
-    let unclean = wal(path).exists();
+    let unclean = is_unclean(path);
     // SQLite gives its other files the mode of this one.
     OpenOptions::new()
         .write(true)
@@ -120,6 +133,11 @@ pub fn open(path: &Path, migrations: &Migrations, mode: Mode) -> Result<Connecti
     }
     migrate(&mut connection, path, migrations)?;
     Ok(connection)
+}
+
+/// Whether a log with anything in it was left. An empty one is what a reader of a file that nobody had open leaves.
+fn is_unclean(path: &Path) -> bool {
+    std::fs::metadata(wal(path)).is_ok_and(|log| log.len() > 0)
 }
 
 /// How much of a file a check looks at.
@@ -182,6 +200,7 @@ fn connect(path: &Path, mode: Mode) -> Result<Connection, rusqlite::Error> {
             if mode == Mode::Alone {
                 // For a file that is new; another one keeps what it has.
                 connection.pragma_update(None, "page_size", SMALL_PAGE_BYTES)?;
+                // Before anything looks at the log: only then is no index made.
                 connection.query_row("PRAGMA locking_mode = EXCLUSIVE", [], |_| Ok(()))?;
             }
             connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;

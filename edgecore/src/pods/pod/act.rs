@@ -16,7 +16,7 @@ use crate::pods::logs;
 use crate::pods::plan::{Step, Work};
 use crate::pods::spec::PullPolicy;
 use crate::pods::volumes::{self, VolumeError};
-use crate::runtime::{Image, Runtime, RuntimeError};
+use crate::runtime::{Image, Runtime, RuntimeError, explain};
 
 /// A step that failed, in words for the pod's status.
 type Tried = Result<(), String>;
@@ -139,7 +139,10 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
         let words = folders.last_words(self.uid, name, attempt);
         let log_folder = folders.container_logs(&wanted.pod, name);
         blocking(move || {
-            fs::create_dir_all(&log_folder).map_err(VolumeError::io("making folder", &log_folder))?;
+            // A container does not feel its log: what finds no room there is lost, and the log process tries again.
+            if let Err(error) = fs::create_dir_all(&log_folder) {
+                tracing::warn!("no logs yet: making folder {}: {error}", log_folder.display());
+            }
             logs::sweep(&log_folder, attempt);
             if let Some(folder) = words.parent() {
                 fs::create_dir_all(folder).map_err(VolumeError::io("making folder", folder))?;
@@ -151,7 +154,7 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
         })
         .await?;
         let container = build::container(&wanted.pod, spec, attempt, invocation, &list, folders);
-        let container = container.map_err(|error| chain(&error))?;
+        let container = container.map_err(|error| explain(&error))?;
         let sandbox = build::sandbox(&wanted.pod, &read_host().await);
         self.shared.runtime.create(&sandbox, &container).await.map_err(full)?;
         let image = spec.image.clone();
@@ -265,25 +268,13 @@ fn gone_is_done(tried: Result<(), RuntimeError>) -> Tried {
 }
 
 fn full(error: RuntimeError) -> String {
-    chain(&error)
-}
-
-/// An error with its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text.push_str(": ");
-        text.push_str(&inner.to_string());
-        cause = inner.source();
-    }
-    text
+    explain(&error)
 }
 
 /// Runs file work off the runtime's thread.
 async fn blocking(work: impl FnOnce() -> Result<(), VolumeError> + Send + 'static) -> Tried {
     match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result.map_err(|error| chain(&error)),
+        Ok(result) => result.map_err(|error| explain(&error)),
         Err(error) => Err(error.to_string()),
     }
 }

@@ -11,6 +11,7 @@ use containerd_client::services::v1::content_client::ContentClient;
 use containerd_client::services::v1::diff_client::DiffClient;
 use containerd_client::services::v1::events_client::EventsClient;
 use containerd_client::services::v1::images_client::ImagesClient;
+use containerd_client::services::v1::introspection_client::IntrospectionClient;
 use containerd_client::services::v1::leases_client::LeasesClient;
 use containerd_client::services::v1::snapshots::snapshots_client::SnapshotsClient;
 use containerd_client::services::v1::tasks_client::TasksClient;
@@ -96,6 +97,10 @@ impl Client {
 
     pub(super) fn tasks(&self) -> TasksClient<Channel> {
         TasksClient::new(self.channel.clone())
+    }
+
+    pub(super) fn introspection(&self) -> IntrospectionClient<Channel> {
+        IntrospectionClient::new(self.channel.clone())
     }
 
     pub(super) fn version(&self) -> VersionClient<Channel> {
@@ -193,6 +198,11 @@ impl Service<Uri> for Connector {
 
     fn call(&mut self, _: Uri) -> Self::Future {
         let socket = self.socket.clone();
-        Box::pin(async move { UnixStream::connect(socket).await.map(TokioIo::new) })
+        Box::pin(async move {
+            let connected = UnixStream::connect(&socket).await;
+            // Whoever reads it should know where containerd was looked for.
+            let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", socket.display()));
+            connected.map(TokioIo::new).map_err(named)
+        })
     }
 }

@@ -158,6 +158,24 @@ fn is_name(name: &str) -> bool {
 }
 
 impl Config {
+    /// The plugins that the node's pod network wants and that are in none of the folders; `None` where it has no network.
+    /// The error is why there is none although one is described.
+    pub fn missing_plugins(&self) -> Result<Option<Vec<String>>, String> {
+        let network = self.network().map_err(|error| crate::runtime::explain(&error))?;
+        let missing = |network: Network| {
+            let names = network.plugins.iter().filter_map(plugin_name);
+            let missing = names.filter(|name| self.plugin(name).is_none());
+            missing.map(str::to_owned).collect()
+        };
+        Ok(network.map(missing))
+    }
+
+    /// Where a plugin is.
+    fn plugin(&self, name: &str) -> Option<PathBuf> {
+        let mut paths = self.plugin_dirs.iter().map(|folder| folder.join(name));
+        paths.find(|path| path.is_file())
+    }
+
     /// The node's pod network, if it has one.
     pub(super) fn network(&self) -> Result<Option<Network>, CniError> {
         let read = |path: &Path, source| CniError::Read { path: path.to_owned(), source };
@@ -230,12 +248,8 @@ impl Config {
         pod: &Pod,
     ) -> Result<Option<Value>, CniError> {
         let plugin = plugin_name(plugin).unwrap_or_default().to_owned();
-        let found = self
-            .plugin_dirs
-            .iter()
-            .map(|folder| folder.join(&plugin))
-            .find(|path| path.is_file());
-        let path = found.ok_or_else(|| CniError::NoPlugin { plugin: plugin.clone() })?;
+        let missing = || CniError::NoPlugin { plugin: plugin.clone() };
+        let path = self.plugin(&plugin).ok_or_else(missing)?;
         match tokio::time::timeout(PLUGIN_LIMIT, self.exec(&path, command, input, pod)).await {
             Err(_) => Err(CniError::Late { plugin }),
             Ok(Err(source)) => Err(CniError::Run { plugin, source }),

@@ -23,13 +23,12 @@ use tonic::{Code, Response, Status};
 
 use super::client::{Answer as _, Client, PROCESS, QUICK, Refusal, UNPACK, within};
 use super::ingest::Ingest;
-use super::sandbox::explain;
 use crate::images::manifest::Run;
 use crate::images::{
     Archive, Config, DOCUMENT_BYTES_MAX, Descriptor, Digest, Host, ImageError, Manifest, Reference, Registry, Source,
     Trust,
 };
-use crate::runtime::{Image, RegistryAuth, RuntimeError};
+use crate::runtime::{Image, RegistryAuth, RuntimeError, explain};
 
 const FIND: &str = "looking for the image";
 pub(super) const TAKE_IN: &str = "taking in the image";

@@ -25,14 +25,14 @@ mod spec;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use containerd_client::services::v1::container::Runtime as Engine;
 use containerd_client::services::v1::{
     Container as Record, CreateContainerRequest, CreateTaskRequest, DeleteContainerRequest, DeleteTaskRequest,
-    GetContainerRequest, GetRequest, KillRequest, ListContainersRequest, ListTasksRequest, StartRequest,
-    UpdateContainerRequest, WaitRequest,
+    GetContainerRequest, GetRequest, KillRequest, ListContainersRequest, ListTasksRequest, PluginsRequest,
+    StartRequest, UpdateContainerRequest, WaitRequest,
 };
 use containerd_client::types::v1::Process;
 use prost_types::{Any, FieldMask};
@@ -48,7 +48,9 @@ use self::record::Exit;
 use self::sandbox::Sandboxes;
 use self::spec::{Input, Machine};
 use super::log_shim::{self, Target};
-use super::{Container, Event, Executed, Image, Network, RegistryAuth, Runtime, RuntimeError, Sandbox, Seen, Version};
+use super::{
+    Container, Event, Executed, Image, Network, RegistryAuth, Runtime, RuntimeError, Sandbox, Seen, Version, explain,
+};
 use crate::images::registry::escape;
 use crate::images::{Clock, Trust};
 
@@ -117,6 +119,8 @@ pub struct Containerd {
     execs: Execs,
     sandboxes: Sandboxes,
     machine: Machine,
+    /// Where the snapshotter keeps what it unpacks, once it said so.
+    snapshots: OnceLock<PathBuf>,
     /// For labels, and for judging a registry's certificate.
     clock: Clock,
     /// One at a time.
@@ -148,12 +152,28 @@ impl Containerd {
                 config.cni.clone(),
             ),
             machine: machine::read(),
+            snapshots: OnceLock::new(),
             settling: Semaphore::new(1),
             watchers: Mutex::default(),
             clock,
             client,
             config,
         })
+    }
+
+    /// Where the snapshotter keeps what it unpacks, as it says itself; asked once, and again where it did not answer.
+    async fn snapshots_folder(&self) -> Option<PathBuf> {
+        if let Some(known) = self.snapshots.get() {
+            return Some(known.clone());
+        }
+        let filter = format!("type==io.containerd.snapshotter.v1,id=={}", self.config.snapshotter);
+        let request = self.client.request(PluginsRequest { filters: vec![filter] });
+        let answer = within(QUICK, self.client.introspection().plugins(request)).await.ok()?;
+        let root = answer
+            .plugins
+            .into_iter()
+            .find_map(|mut plugin| plugin.exports.remove("root"))?;
+        Some(self.snapshots.get_or_init(|| root.into()).clone())
     }
 
     async fn record(&self, id: &str, action: &'static str) -> Result<Option<Record>, RuntimeError> {
@@ -216,7 +236,7 @@ impl Containerd {
             && let Err(error) = self.settle(&mut record, task).await
         {
             // The task still knows; the next listing tries again.
-            let reason = sandbox::explain(&error);
+            let reason = explain(&error);
             tracing::warn!(container = record.id, reason, "cannot settle an ended container");
         }
         let Some(labels) = record::read(&record.labels) else {
@@ -349,7 +369,12 @@ impl Containerd {
     async fn make_task(&self, record: &Record) -> Result<(), RuntimeError> {
         let id = record.id.as_str();
         let rootfs = images::mounts(&self.client, &self.config.snapshotter, &record.snapshot_key).await;
-        let rootfs = rootfs.or_error(START, id)?;
+        let Some(rootfs) = rootfs.optional().or_error(START, id)? else {
+            // The disk was full, or the power went, between the record and the layer: it is made as a whole or not at all.
+            self.remove(id).await?;
+            let reason = "its layer was not made; both are made again".to_owned();
+            return Err(RuntimeError::Failed { action: START, reason });
+        };
         let log = record.labels.get(record::LOG).map(String::as_str).unwrap_or_default();
         let program = escape(&self.config.log_program.display().to_string());
         // One pair only: containerd hands the pairs on in no order.
@@ -397,7 +422,22 @@ impl Runtime for Containerd {
         let answer = answer.or_error("asking for containerd's version", "containerd")?;
         // Debian's builds say 1.6.20~ds1.
         let version = answer.version.trim_start_matches('v');
-        Ok(Version { version: format!("containerd://{version}") })
+        Ok(Version {
+            version: format!("containerd://{version}"),
+            images: self.snapshots_folder().await,
+        })
+    }
+
+    fn trouble(&self, error: &RuntimeError) -> String {
+        let mut root: &dyn std::error::Error = error;
+        while let Some(cause) = root.source() {
+            root = cause;
+        }
+        let socket = self.config.socket.display();
+        format!(
+            "containerd does not answer at {socket} ({root}): start it (systemctl start containerd); pods wait for it, \
+             and what runs runs on"
+        )
     }
 
     async fn list(&self) -> Result<Vec<Seen>, RuntimeError> {
@@ -456,7 +496,11 @@ impl Runtime for Containerd {
             &record.snapshot_key,
             found.top.as_ref(),
         );
-        layer.await.or_error(CREATE, &container.image)?;
+        if let Err(error) = layer.await.or_error(CREATE, &container.image) {
+            // Without its layer it is no container. What cannot be taken back now, the start does.
+            let _ = self.remove(&record.id).await;
+            return Err(error);
+        }
         Ok(record.id)
     }
 

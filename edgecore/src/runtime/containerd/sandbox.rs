@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use proto::object::Uid;
 
 use super::cni::{self, Attachment, CniError, Pod};
-use crate::runtime::{Network, RuntimeError, Sandbox};
+use crate::runtime::{Network, RuntimeError, Sandbox, explain};
 use crate::sys;
 
 /// A pod's `/dev/shm`; what everybody else gives.
@@ -279,12 +279,6 @@ fn failed(action: &'static str) -> impl Fn(io::Error) -> RuntimeError {
 
 fn refused(action: &'static str) -> impl Fn(CniError) -> RuntimeError {
     move |error| RuntimeError::Failed { action, reason: explain(&error) }
-}
-
-/// An error with its causes, for where only text goes.
-pub(super) fn explain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 #[cfg(test)]

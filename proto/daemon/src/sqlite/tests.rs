@@ -71,6 +71,19 @@ fn a_writer_is_durable_and_private() {
 }
 
 #[test]
+fn who_only_read_left_no_mark_of_an_unclean_stop() {
+    let (_folder, path) = place();
+    let writer = open(&path, &V1, Mode::Alone).unwrap();
+    writer.execute("INSERT INTO pets VALUES ('rex')", []).unwrap();
+    close(writer).unwrap();
+    let reader = open(&path, &V1, Mode::Reader).unwrap();
+    assert_eq!(text(&reader, "SELECT name FROM pets"), "rex");
+    drop(reader);
+    assert!(wal(&path).exists(), "it cannot take it away");
+    assert!(!is_unclean(&path));
+}
+
+#[test]
 fn alone_it_writes_the_log_and_nothing_else() {
     let (_folder, path) = place();
     let alone = open(&path, &V1, Mode::Alone).unwrap();
@@ -78,7 +91,7 @@ fn alone_it_writes_the_log_and_nothing_else() {
     let number = |pragma: &str| alone.query_row(pragma, [], |row| row.get::<_, i64>(0)).unwrap();
     assert_eq!(number("PRAGMA page_size"), i64::from(SMALL_PAGE_BYTES));
     assert_eq!(number("PRAGMA synchronous"), 2);
-    let others: Vec<_> = std::fs::read_dir(path.parent().unwrap())
+    let others: Vec<_> = fs::read_dir(path.parent().unwrap())
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|other| *other != path)
@@ -175,7 +188,7 @@ fn damage_is_told_from_a_bad_moment() {
         .unwrap()
         .write_all_at(&[0xff; 4096], 5 * 4096)
         .unwrap();
-    fs::write(wal(&path), b"").unwrap();
+    fs::write(wal(&path), b"what was under way").unwrap();
     let error = open(&path, &V1, Mode::Durable).unwrap_err();
     assert!(error.is_damage(), "{error}");
 
@@ -197,4 +210,23 @@ fn the_full_check_passes_a_sound_file() {
     let (_folder, path) = place();
     let writer = open(&path, &V4, Mode::Durable).unwrap();
     check(&writer, &path, Check::Full).unwrap();
+}
+
+#[test]
+fn alone_it_needs_no_index_beside_the_file() {
+    let (_folder, path) = place();
+    let writer = open(&path, &V1, Mode::Durable).unwrap();
+    writer.execute("INSERT INTO pets VALUES ('kept')", []).unwrap();
+    // As after a kill, and where the index would be, nothing can be made.
+    let (_left, copy) = cut(&path);
+    std::os::unix::fs::symlink("/proc/no/room", beside(&copy, "-shm")).unwrap();
+    let error = open(&copy, &V1, Mode::Durable).unwrap_err();
+    assert!(error.is_for_lack_of_room() && !error.is_damage(), "{error:?}");
+    let alone = open(&copy, &V1, Mode::Alone).unwrap();
+    alone.execute("INSERT INTO pets VALUES ('more')", []).unwrap();
+    assert_eq!(text(&alone, "SELECT group_concat(name) FROM pets"), "kept,more");
+    drop(alone);
+    fs::remove_file(beside(&copy, "-shm")).unwrap();
+    let later = open(&copy, &V1, Mode::Durable).unwrap();
+    assert_eq!(text(&later, "SELECT group_concat(name) FROM pets"), "kept,more");
 }
