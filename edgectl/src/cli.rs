@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use proto::admin::{label, seconds};
 
 use crate::output::Format;
 
@@ -109,8 +110,8 @@ pub(crate) struct Logs {
     #[arg(long, value_name = "LINES")]
     pub tail: Option<u64>,
     /// Only what was written lately: 90s, 30m, 1h, 7d.
-    #[arg(long, value_name = "AGE")]
-    pub since: Option<String>,
+    #[arg(long, value_name = "AGE", value_parser = seconds)]
+    pub since: Option<u64>,
     /// With the time of every line.
     #[arg(long)]
     pub timestamps: bool,
@@ -121,17 +122,17 @@ pub(crate) enum Token {
     /// Makes a token and prints it: `edgecore join` wants it. It is shown only once.
     Create {
         /// How long it can be used: 90s, 30m, 1h, 7d.
-        #[arg(long, default_value = "1h")]
-        ttl: String,
+        #[arg(long, default_value = "1h", value_parser = seconds)]
+        ttl: u64,
         /// How many nodes may join with it.
         #[arg(long, default_value_t = 1)]
         uses: u32,
         /// The one node name that it gives.
         #[arg(long)]
         name: Option<String>,
-        /// A label that it gives, KEY=VALUE; may be repeated. `*` as the value lets the node choose.
-        #[arg(long)]
-        label: Vec<String>,
+        /// A label that it gives; may be repeated. `*` as the value lets the node choose.
+        #[arg(long, value_name = "KEY=VALUE", value_parser = label)]
+        label: Vec<(String, String)>,
         /// The node of this name loses its place to whoever comes with the token.
         #[arg(long, value_name = "NAME", conflicts_with = "name")]
         replace: Option<String>,

@@ -6,7 +6,10 @@ use std::path::PathBuf;
 use kube::core::Status;
 
 /// Exit code for a command line that means nothing, as sysexits has it.
-const USAGE: u8 = 64;
+pub(crate) const USAGE: u8 = 64;
+
+/// Exit code for a kubeconfig that cannot be used, as sysexits has it.
+const CONFIG: u8 = 78;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
@@ -74,6 +77,7 @@ impl Failure {
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Usage(_) => USAGE,
+            Self::NoKubeconfig { .. } | Self::Kubeconfig { .. } => CONFIG,
             _ => 1,
         }
     }

@@ -21,12 +21,9 @@ use clap::Parser as _;
 use clap::error::ErrorKind;
 
 use crate::cli::{Cli, Command};
-use crate::failure::Failure;
+use crate::failure::{Failure, USAGE};
 use crate::output::remark;
 use crate::server::Server;
-
-/// Exit code for a command line that means nothing, as sysexits has it.
-const USAGE: u8 = 64;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
