@@ -1,14 +1,8 @@
 //! `edgectl` against a running cloud core: what people type, what they read, and with which code it ends.
 
-use std::path::PathBuf;
-use std::process::Stdio;
-
 use tempfile::TempDir;
-use tokio::io::AsyncReadExt as _;
-use tokio::process::Command;
-use tokio::time::timeout;
-
-use tests::processes::{CloudCore, PATIENCE, program, run_command};
+use tests::cores::CloudCore;
+use tests::shell::{Shell, has};
 
 const WEB: &str = "
 apiVersion: v1
@@ -35,80 +29,17 @@ metadata: {name: settings, namespace: demo}
 data: {a: \"1\", b: \"2\"}
 ";
 
-struct Shell {
-    folder: TempDir,
-    core: CloudCore,
-    edgectl: PathBuf,
-}
-
-impl Shell {
-    async fn start() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let core = CloudCore::start(&folder.path().join("cloud")).await.unwrap();
-        Self { folder, core, edgectl: program("edgectl").unwrap() }
-    }
-
-    fn command(&self, line: &str) -> Command {
-        let mut command = Command::new(&self.edgectl);
-        command
-            .args(line.split_whitespace())
-            .current_dir(self.folder.path())
-            .env("KUBECONFIG", self.core.kubeconfig())
-            .kill_on_drop(true);
-        command
-    }
-
-    /// Runs a command and returns its exit code and what it printed.
-    async fn run(&self, line: &str, input: Option<&str>) -> (i32, String) {
-        let output = run_command(&mut self.command(line), input).await.unwrap();
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        (
-            output.status.code().unwrap(),
-            text(&output.stdout) + &text(&output.stderr),
-        )
-    }
-
-    async fn ok(&self, line: &str) -> String {
-        let (code, out) = self.run(line, None).await;
-        assert_eq!(code, 0, "edgectl {line}: {out}");
-        out
-    }
-
-    async fn fails(&self, line: &str, code: i32) -> String {
-        let (ended, out) = self.run(line, None).await;
-        assert_eq!(ended, code, "edgectl {line}: {out}");
-        out
-    }
-
-    async fn apply(&self, text: &str) -> String {
-        let (code, out) = self.run("apply -f -", Some(text)).await;
-        assert_eq!(code, 0, "{out}");
-        out
-    }
-
-    /// Runs a command until it prints this.
-    async fn prints(&self, line: &str, wanted: &str) {
-        let mut last = String::new();
-        let printed = timeout(PATIENCE, async {
-            while !last.contains(wanted) {
-                last = self.run(line, None).await.1;
-            }
-        });
-        let printed = printed.await.is_ok();
-        assert!(printed, "edgectl {line} does not print {wanted:?}:\n{last}");
-    }
-}
-
-#[track_caller]
-fn has(out: &str, parts: &[&str]) {
-    for part in parts {
-        assert!(out.contains(part), "{part:?} is not in:\n{out}");
-    }
+/// A cloud core, and the edgectl that speaks to it.
+async fn start(folder: &TempDir) -> (CloudCore, Shell) {
+    let core = CloudCore::start(folder.path()).await;
+    let edgectl = core.edgectl();
+    (core, edgectl)
 }
 
 #[tokio::test]
 async fn objects_come_and_go() {
-    let shell = Shell::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let (mut core, shell) = start(&folder).await;
     has(&shell.ok("version").await, &["edgectl", "cloud core  v1."]);
     has(
         &shell.apply(WEB).await,
@@ -150,7 +81,9 @@ async fn objects_come_and_go() {
     has(&shell.ok("get cm settings -n demo -o json").await, &["\"a\": \"1\""]);
 
     // The controllers run, and with no node the pods wait.
-    shell.prints("get pods -n demo -l app=web", "Pending").await;
+    shell
+        .until("get pods -n demo -l app=web", |out| out.contains("Pending"))
+        .await;
     has(
         &shell.ok("get deploy,rs -n demo").await,
         &["deployment.apps/web", "replicaset.apps/web-"],
@@ -176,19 +109,22 @@ async fn objects_come_and_go() {
         &shell.ok("delete deploy -l app=web -n demo").await,
         &["deployment.apps/web deleted"],
     );
-    shell.prints("get pods -n demo", "nothing found").await;
+    shell
+        .until("get pods -n demo", |out| out.contains("nothing found"))
+        .await;
     has(&shell.ok("delete ns demo").await, &["namespace/demo deleted"]);
     has(
         &shell.fails("get ns demo", 1).await,
         &["namespaces \"demo\" not found: look for it with"],
     );
     assert_eq!(shell.ok("delete ns demo --ignore-not-found").await, "");
-    shell.core.process.stop().await.unwrap();
+    core.stop().await;
 }
 
 #[tokio::test]
 async fn failures_say_what_to_do() {
-    let shell = Shell::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let (mut core, shell) = start(&folder).await;
     has(&shell.fails("fly", 64).await, &["fly", "Usage"]);
     has(
         &shell.fails("get things", 1).await,
@@ -200,7 +136,7 @@ async fn failures_say_what_to_do() {
     has(&shell.fails("delete pods", 64).await, &["say which pods"]);
     has(&shell.fails("backup here.db", 64).await, &["absolute"]);
     has(
-        &shell.fails("get pods --kubeconfig nowhere", 1).await,
+        &shell.fails("get pods --kubeconfig nowhere", 78).await,
         &["no kubeconfig at nowhere", "admin.kubeconfig"],
     );
     let (code, out) = shell
@@ -218,25 +154,17 @@ async fn failures_say_what_to_do() {
     has(&out, &["no Pod in v2"]);
     has(&shell.fails("logs nobody", 1).await, &["pods \"nobody\" not found"]);
 
-    let Shell { folder, core, edgectl } = shell;
-    let kubeconfig = core.kubeconfig();
-    core.process.stop().await.unwrap();
-    let mut command = Command::new(edgectl);
-    command
-        .args(["get", "pods", "--kubeconfig"])
-        .arg(kubeconfig)
-        .current_dir(folder.path());
-    let output = run_command(&mut command, None).await.unwrap();
-    assert_eq!(output.status.code(), Some(1));
+    core.stop().await;
     has(
-        &String::from_utf8_lossy(&output.stderr),
+        &shell.fails("get pods", 1).await,
         &["no cloud core answers at https://127.0.0.1:", "cloudcore serve"],
     );
 }
 
 #[tokio::test]
 async fn administrators_get_their_answers() {
-    let shell = Shell::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let (mut core, shell) = start(&folder).await;
     has(&shell.ok("token list").await, &["no join tokens"]);
     has(&shell.ok("node list").await, &["no nodes"]);
     let token = shell.ok("token create --ttl 2h --name edge-1 --label site=a").await;
@@ -264,59 +192,41 @@ async fn administrators_get_their_answers() {
     has(&shell.fails("node delete edge-2", 1).await, &["not found"]);
     has(&shell.ok("node delete edge-1").await, &["node edge-1 deleted"]);
 
-    let file = shell.folder.path().join("backup.db");
+    let file = folder.path().join("backup.db");
     has(
         &shell.ok(&format!("backup {}", file.display())).await,
         &["backed up at revision"],
     );
     assert!(file.exists());
-    shell.core.process.stop().await.unwrap();
+    core.stop().await;
 }
 
 #[tokio::test]
 async fn a_watch_goes_on() {
-    let shell = Shell::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let (mut core, shell) = start(&folder).await;
     shell
         .apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: first}}")
         .await;
-    let mut watch = shell.command("get cm -w").stdout(Stdio::piped()).spawn().unwrap();
-    let mut out = watch.stdout.take().unwrap();
-    let mut printed = String::new();
-    let mut wait_for = async |wanted: &str| {
-        let mut piece = [0; 1024];
-        while !printed.contains(wanted) {
-            let read = timeout(PATIENCE, out.read(&mut piece))
-                .await
-                .expect("nothing printed in time")
-                .unwrap();
-            assert!(read > 0, "the watch ended: {printed}");
-            printed.push_str(&String::from_utf8_lossy(&piece[..read]));
-        }
-    };
-    wait_for("first").await;
+    let mut watch = shell.start("get cm -w");
+    watch.until("first").await;
     shell
         .apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: second}}")
         .await;
-    wait_for("second").await;
-    watch.kill().await.unwrap();
+    let printed = watch.until("second").await;
     assert_eq!(printed.matches("NAME").count(), 1, "{printed}");
-    shell.core.process.stop().await.unwrap();
+    core.stop().await;
 }
 
 #[tokio::test]
 async fn what_is_stored_outlives_the_process() {
     let folder = tempfile::tempdir().unwrap();
-    let data = folder.path().join("cloud");
-    let mut shell = Shell {
-        core: CloudCore::start(&data).await.unwrap(),
-        edgectl: program("edgectl").unwrap(),
-        folder,
-    };
+    let (mut core, shell) = start(&folder).await;
     shell
         .apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: kept}, data: {a: b}}")
         .await;
-    shell.core.process.kill().await.unwrap();
-    shell.core = CloudCore::start(&data).await.unwrap();
+    core.kill();
+    core.start_again().await;
     has(&shell.ok("get cm kept -o yaml").await, &["a: b"]);
-    shell.core.process.stop().await.unwrap();
+    core.stop().await;
 }

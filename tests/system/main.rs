@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod api;
 #[cfg(test)]
+mod command_lines;
+#[cfg(test)]
 mod corpus;
 #[cfg(test)]
 mod edgectl;
