@@ -4,11 +4,13 @@ use std::path::Path;
 
 use http::Method;
 use proto::admin::{Answer, NodeLine, PATH, Request, TokenLine};
+use serde_json::json;
 
 use crate::cli;
 use crate::failure::Failure;
+use crate::near::explained;
 use crate::output::{print, remark};
-use crate::resources::checked;
+use crate::resources::{Catalogue, checked};
 use crate::server::{JSON, Server, with_body};
 use crate::table::aligned;
 
@@ -96,6 +98,7 @@ pub(crate) async fn node(server: &Server, command: cli::Node) -> Result<(), Fail
             other => Err(unexpected(&other)),
         },
         cli::Node::Revoke { name } => {
+            present(server, &name).await?;
             revoke(server, &name).await?;
             print(format!(
                 "node {name} revoked: its key is barred and its session ends within seconds\n"
@@ -104,15 +107,25 @@ pub(crate) async fn node(server: &Server, command: cli::Node) -> Result<(), Fail
         cli::Node::Delete { name } => {
             let path = format!("/api/v1/nodes/{}", checked(&name)?);
             // A node that is not there has no key to bar; one without a key can be deleted all the same.
-            server.get(&path).await?;
+            present(server, &name).await?;
             let barred = match revoke(server, &name).await {
                 Ok(()) => "; its key is barred",
                 Err(Failure::Admin(_)) => "",
                 Err(error) => return Err(error),
             };
-            crate::delete::delete(server, &path, None).await?;
+            crate::delete::delete(server, &path, &json!({"propagationPolicy": "Background"})).await?;
             print(format!("node {name} deleted{barred}\n"))
         }
+    }
+}
+
+/// Fails where there is no such node, with what may have been meant.
+async fn present(server: &Server, name: &str) -> Result<(), Failure> {
+    let catalogue = Catalogue::of_server(server).await?;
+    let node = catalogue.find("nodes")?;
+    match server.get(&node.path(None, Some(&checked(name)?))).await {
+        Ok(_) => Ok(()),
+        Err(error) => Err(explained(server, node, None, name, error).await),
     }
 }
 
@@ -203,8 +216,12 @@ pub(crate) async fn backup(server: &Server, file: &Path) -> Result<(), Failure> 
     }
 }
 
+pub(crate) fn own_version() -> Result<(), Failure> {
+    print(format!("edgectl     {}\n", env!("CARGO_PKG_VERSION")))
+}
+
 pub(crate) async fn version(server: &Server) -> Result<(), Failure> {
-    print(format!("edgectl     {}\n", env!("CARGO_PKG_VERSION")))?;
+    own_version()?;
     let version = server.get("/version").await?;
     let said = |field: &str| version[field].as_str().unwrap_or("unknown").to_owned();
     print(format!("cloud core  {} on {}\n", said("gitVersion"), said("platform")))

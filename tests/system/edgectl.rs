@@ -130,6 +130,7 @@ async fn failures_say_what_to_do() {
         &shell.fails("get things", 1).await,
         &["no resource \"things\"", "configmaps"],
     );
+    has(&shell.fails("get deploymets", 1).await, &["did you mean deployments?"]);
     has(&shell.fails("get pod ../x", 64).await, &["RESOURCE/NAME"]);
     has(&shell.fails("get pods a -A", 64).await, &["-n NAMESPACE"]);
     has(&shell.fails("get pods -o table", 64).await, &["json, yaml, name, wide"]);
@@ -153,6 +154,34 @@ async fn failures_say_what_to_do() {
     assert_eq!(code, 1);
     has(&out, &["no Pod in v2"]);
     has(&shell.fails("logs nobody", 1).await, &["pods \"nobody\" not found"]);
+
+    // Where a file is wrong, its line or its object is said.
+    for (text, parts) in [
+        ("a: 1\n b: [\n", &["bad.yaml: ", "line 2"][..]),
+        (
+            "apiVersion: v1\nkind: Pod\nkind: Pod\n",
+            &["bad.yaml: ", "line 3", "kind"],
+        ),
+        (
+            "{apiVersion: v1, kind: Pod, metadata: {name: a}}\n---\n{kind: Pod}\n",
+            &["bad.yaml, object 2: ", "no apiVersion"],
+        ),
+        (
+            "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {n: 1}}",
+            &["configmap/a, in bad.yaml: ", "data"],
+        ),
+    ] {
+        shell.file("bad.yaml", text);
+        for line in ["apply -f bad.yaml", "create -f bad.yaml"] {
+            has(&shell.fails(line, 1).await, parts);
+        }
+    }
+    has(&shell.ok("get cm").await, &["kube-root-ca.crt"]);
+    has(&shell.fails("get cm a", 1).await, &["not found"]);
+    has(
+        &shell.fails("apply -f nowhere.yaml", 1).await,
+        &["reading nowhere.yaml", "No such file"],
+    );
 
     core.stop().await;
     has(
@@ -228,5 +257,141 @@ async fn what_is_stored_outlives_the_process() {
     core.kill();
     core.start_again().await;
     has(&shell.ok("get cm kept -o yaml").await, &["a: b"]);
+    core.stop().await;
+}
+
+#[tokio::test]
+async fn a_name_that_is_not_there_has_a_near_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut core, shell) = start(&folder).await;
+    shell.apply(WEB).await;
+    let near = "configmaps \"setings\" not found: did you mean configmap/settings?";
+    for line in [
+        "get cm setings",
+        "get cm/setings -o json",
+        "delete cm setings",
+        "get cm setings -w",
+    ] {
+        has(&shell.fails(&format!("{line} -n demo"), 1).await, &[near]);
+    }
+    let elsewhere = "configmaps \"settings\" not found: there is one in namespace demo; say -n demo";
+    for line in ["get cm settings", "delete cm settings"] {
+        has(&shell.fails(line, 1).await, &[elsewhere]);
+    }
+    has(
+        &shell.fails("logs deploy/wbe -n demo", 1).await,
+        &["did you mean deployment.apps/web?"],
+    );
+    has(
+        &shell.fails("logs deploy/web", 1).await,
+        &["there is one in namespace demo"],
+    );
+    has(
+        &shell.fails("logs cm/settings -n demo", 64).await,
+        &["configmap/settings has no pods of its own"],
+    );
+    has(
+        &shell.fails("logs -l app=none -n demo", 1).await,
+        &["no pod belongs to the labels app=none"],
+    );
+    has(&shell.fails("get ns dem", 1).await, &["did you mean namespace/demo?"]);
+    // Several, of which one is there.
+    let several = shell.fails("get cm settings setings -n demo -o name", 1).await;
+    has(&several, &["configmap/settings\n", near]);
+    has(
+        &shell.fails("delete cm a b -n demo", 1).await,
+        &["\"a\" not found", "\"b\" not found", "2 of 2"],
+    );
+    core.stop().await;
+}
+
+#[tokio::test]
+async fn a_dry_run_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut core, shell) = start(&folder).await;
+    let map =
+        |value: &str| format!("{{apiVersion: v1, kind: ConfigMap, metadata: {{name: a}}, data: {{k: '{value}'}}}}");
+    shell.file("a.yaml", &map("1"));
+    for (how, said) in [("server", "(server dry run)"), ("client", "(dry run)")] {
+        for line in ["apply", "create"] {
+            let out = shell.ok(&format!("{line} -f a.yaml --dry-run={how}")).await;
+            assert_eq!(out, format!("configmap/a created {said}\n"));
+        }
+        has(&shell.fails("get cm a", 1).await, &["not found"]);
+    }
+    shell.ok("create -f a.yaml").await;
+    has(
+        &shell.fails("create -f a.yaml", 1).await,
+        &["configmap/a, in a.yaml: ", "already exists", "edgectl apply"],
+    );
+    let is = async |value: &str| has(&shell.ok("get cm a -o yaml").await, &[&format!("k: \"{value}\"")]);
+    for (how, said) in [("server", "(server dry run)"), ("client", "(dry run)")] {
+        shell.file("a.yaml", &map("2"));
+        let out = shell.ok(&format!("apply -f a.yaml --dry-run={how}")).await;
+        assert_eq!(out, format!("configmap/a configured {said}\n"));
+        is("1").await;
+        for line in ["delete cm a", "delete -f a.yaml"] {
+            let out = shell.ok(&format!("{line} --dry-run={how}")).await;
+            assert_eq!(out, format!("configmap/a deleted {said}\n"));
+        }
+        is("1").await;
+        has(
+            &shell.fails(&format!("delete cm b --dry-run={how}"), 1).await,
+            &["not found"],
+        );
+    }
+    // The server judges what this program does not.
+    shell.file(
+        "a.yaml",
+        "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, dta: {}}",
+    );
+    has(
+        &shell.fails("apply -f a.yaml --dry-run=server", 1).await,
+        &["unknown field \"dta\""],
+    );
+    has(
+        &shell.fails("apply -f a.yaml --dry-run=maybe", 64).await,
+        &["server, client"],
+    );
+
+    // A name that the server makes is made by `create` alone.
+    shell.file(
+        "b.yaml",
+        "{apiVersion: v1, kind: ConfigMap, metadata: {generateName: made-}}",
+    );
+    has(&shell.ok("create -f b.yaml").await, &["configmap/made-"]);
+    has(
+        &shell.fails("apply -f b.yaml", 1).await,
+        &["metadata.generateName", "edgectl create"],
+    );
+    core.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_owned_goes_first_or_after_or_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut core, shell) = start(&folder).await;
+    for (how, stays) in [("background", false), ("foreground", false), ("orphan", true)] {
+        shell.apply(WEB).await;
+        shell
+            .until("get pods -n demo -o name", |out| out.lines().count() == 2)
+            .await;
+        shell.ok(&format!("delete deploy web -n demo --cascade={how}")).await;
+        has(&shell.fails("get deploy web -n demo", 1).await, &["not found"]);
+        if stays {
+            // Nobody owns the set any more, and what it owns is still its own.
+            let orphan = |out: &str| out.contains("kind: ReplicaSet") && !out.contains("kind: Deployment");
+            shell.until("get rs -n demo -o yaml", orphan).await;
+            assert_eq!(shell.ok("get pods -n demo -o name").await.lines().count(), 2);
+        } else {
+            shell
+                .until("get rs,pods -n demo", |out| out.contains("nothing found"))
+                .await;
+        }
+    }
+    has(
+        &shell.fails("delete deploy web -n demo --cascade=later", 64).await,
+        &["background, foreground, orphan"],
+    );
     core.stop().await;
 }

@@ -9,6 +9,8 @@ mod corpus;
 #[cfg(test)]
 mod edgectl;
 #[cfg(test)]
+mod edgectl_nodes;
+#[cfg(test)]
 mod enrolment;
 #[cfg(test)]
 mod kubectl;
