@@ -162,15 +162,14 @@ pub(crate) fn told(failure: &Failure) -> String {
 pub(crate) fn tls_problem(error: &(dyn Error + 'static)) -> Option<rustls::Error> {
     let mut next = Some(error);
     while let Some(error) = next {
-        // An IO error keeps what it was made of to itself.
-        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        let problem = error
-            .downcast_ref::<rustls::Error>()
-            .or_else(|| inner.and_then(|inner| inner.downcast_ref()));
-        if let Some(problem) = problem {
+        if let Some(problem) = error.downcast_ref::<rustls::Error>() {
             return Some(problem.clone());
         }
-        next = error.source();
+        // An IO error keeps what it was made of to itself, and names as its source what that has as its own.
+        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        next = inner
+            .map(|inner| inner as &(dyn Error + 'static))
+            .or_else(|| error.source());
     }
     None
 }

@@ -7,6 +7,7 @@
 
 mod images;
 mod life;
+mod logs;
 mod main_job;
 mod node;
 mod pods;

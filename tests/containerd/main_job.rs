@@ -23,21 +23,7 @@ impl Site {
     async fn start(name: &str) -> Self {
         let node = Node::new(name).await;
         let cloud = CloudCore::start(&node.folder.join("c")).await;
-        let config = node.folder.join("edgecore.toml");
-        let path = |name: &str| node.folder.join(name).display().to_string();
-        let text = format!(
-            "data = {:?}\nlogs = {:?}\nrun = {:?}\nlog = \"debug\"\n[containerd]\nsocket = {:?}\nnamespace = {:?}\n\
-             cgroup = {:?}\ncni_conf = {:?}\n",
-            path("edge"),
-            path("plogs"),
-            path("run"),
-            node.config.socket.display().to_string(),
-            node.config.namespace,
-            node.config.cgroup_parent,
-            path("cni"),
-        );
-        std::fs::write(&config, text).unwrap();
-        let mut edge = EdgeCore::join(&cloud, "edge-1", &config);
+        let mut edge = EdgeCore::join(&cloud, "edge-1", &node.edge_config());
         edge.start();
         let kubectl = cloud.kubectl();
         Self { node, cloud, edge, kubectl }

@@ -130,7 +130,9 @@ async fn a_node_is_revoked_and_deleted() {
     // With another key and a session it goes in one step.
     let config = edge.config.clone();
     drop(edge);
-    std::fs::remove_dir_all(folder.path().join("edge")).unwrap();
+    for file in ["node.key", "enrolment.json"] {
+        std::fs::remove_file(folder.path().join("edge").join(file)).unwrap();
+    }
     let mut again = EdgeCore::join(&cloud, "edge-1", &config);
     again.start();
     link(&shell, "connected").await;

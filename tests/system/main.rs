@@ -11,6 +11,8 @@ mod edgectl;
 #[cfg(test)]
 mod edgectl_nodes;
 #[cfg(test)]
+mod edgectl_trust;
+#[cfg(test)]
 mod enrolment;
 #[cfg(test)]
 mod kubectl;
