@@ -1,29 +1,23 @@
 //! `cloudcore`: the command line; wiring only.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use cloudcore::config::Config;
 use cloudcore::{admin, serve};
-use proto::admin::{Answer, Request, seconds};
-use tokio::signal::unix::{SignalKind, signal};
+use daemon::command_line::{self, CONFIG, Files, asked_to_end};
+use daemon::config::Loaded;
+use proto::admin::{Answer, Request, label, seconds};
 
-/// Exit code for a configuration that cannot be used, as sysexits has it.
-const CONFIG: u8 = 78;
+const NAME: &str = "cloudcore";
 
 /// Holds what should be and tells the nodes.
 #[derive(Debug, Parser)]
-#[command(name = "cloudcore", version)]
+#[command(name = NAME, version)]
 struct Args {
-    /// Configuration file. Without it every key has its default.
-    #[arg(long, global = true)]
-    config: Option<PathBuf>,
-    /// Data folder, instead of the configuration's.
-    #[arg(long, global = true)]
-    data: Option<PathBuf>,
+    #[command(flatten)]
+    files: Files,
     #[command(subcommand)]
     command: Command,
 }
@@ -46,17 +40,17 @@ enum Token {
     /// Makes a token and prints it: `edgecore join` wants it. It is shown only once.
     Create {
         /// How long it can be used: 90s, 30m, 1h, 7d.
-        #[arg(long, default_value = "1h")]
-        ttl: String,
+        #[arg(long, default_value = "1h", value_parser = seconds)]
+        ttl: u64,
         /// How many nodes may join with it.
         #[arg(long, default_value_t = 1)]
         uses: u32,
         /// The one node name that it gives.
         #[arg(long)]
         name: Option<String>,
-        /// A label that it gives, KEY=VALUE; may be repeated. `*` as the value lets the node choose.
-        #[arg(long)]
-        label: Vec<String>,
+        /// A label that it gives; may be repeated. `*` as the value lets the node choose.
+        #[arg(long, value_name = "KEY=VALUE", value_parser = label)]
+        label: Vec<(String, String)>,
         /// The node of this name loses its place to whoever comes with the token.
         #[arg(long, value_name = "NAME", conflicts_with = "name")]
         replace: Option<String>,
@@ -68,99 +62,66 @@ enum Token {
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
-    let (config, unknown) = match load(&args) {
+    let args: Args = match command_line::parse() {
+        Ok(args) => args,
+        Err(code) => return code,
+    };
+    let loaded = match args.files.load() {
         Ok(loaded) => loaded,
-        Err(error) => return fail(&error, CONFIG),
+        Err(error) => return command_line::failed(NAME, &error.into(), CONFIG),
     };
-    match run(args.command, config, &unknown) {
+    match run(args.command, loaded) {
         Ok(code) => code,
-        Err(error) => fail(&error, 1),
+        Err(error) => command_line::failed(NAME, &error, 1),
     }
-}
-
-#[expect(clippy::print_stderr, reason = "the command line speaks to people")]
-fn fail(error: &anyhow::Error, code: u8) -> ExitCode {
-    eprintln!("cloudcore: {error:#}");
-    ExitCode::from(code)
-}
-
-fn load(args: &Args) -> anyhow::Result<(Config, Vec<String>)> {
-    let (mut config, unknown) = match &args.config {
-        Some(path) => Config::load(path)?,
-        None => (Config::default(), Vec::new()),
-    };
-    if let Some(data) = &args.data {
-        config.data.clone_from(data);
-    }
-    Ok((config, unknown))
 }
 
 #[expect(clippy::print_stdout, reason = "the command line speaks to people")]
 #[tokio::main(worker_threads = 2)]
-async fn run(command: Command, config: Config, unknown: &[String]) -> anyhow::Result<ExitCode> {
+async fn run(command: Command, loaded: Loaded<Config>) -> anyhow::Result<ExitCode> {
     match command {
         Command::Serve => {
-            daemon::logging::init(config.level()?)?;
+            daemon::logging::init(loaded.config.log)?;
             rustls::crypto::ring::default_provider()
                 .install_default()
                 .map_err(|_| anyhow::anyhow!("the TLS provider is installed twice"))?;
-            for key in unknown {
-                tracing::warn!(key, "the configuration has a key that means nothing here");
-            }
-            let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-            let shutdown = async {
-                tokio::select! {
-                    _ = interrupt.recv() => {}
-                    _ = terminate.recv() => {}
-                }
-            };
-            serve::serve(config, shutdown).await?;
+            loaded.warn();
+            serve::serve(loaded.config, asked_to_end()?).await?;
         }
         Command::Check => {
-            for key in unknown {
+            for key in &loaded.unknown {
                 println!("{key}: no such key");
             }
-            return Ok(if unknown.is_empty() {
+            return Ok(if loaded.unknown.is_empty() {
                 ExitCode::SUCCESS
             } else {
                 ExitCode::from(CONFIG)
             });
         }
         Command::Token(token) => {
-            let request = request(token)?;
-            print(&admin::ask(&config.data, &request).await?);
+            let request = request(token);
+            print(&admin::ask(&loaded.config.data, &request).await?);
         }
         Command::Backup { file } => {
-            let revision = serve::backup(&config.data, &file)?;
+            let revision = serve::backup(&loaded.config.data, &file)?;
             println!("backed up at revision {revision} to {}", file.display());
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn request(token: Token) -> anyhow::Result<Request> {
-    Ok(match token {
+fn request(token: Token) -> Request {
+    match token {
         Token::Create { ttl, uses, name, label, replace } => Request::CreateToken {
-            ttl_s: seconds(&ttl).with_context(|| format!("--ttl {ttl}: neither of 90s, 30m, 1h, 7d"))?,
+            ttl_s: ttl,
             uses,
             name: name.or_else(|| replace.clone()),
-            labels: label
-                .iter()
-                .map(|label| key_value(label))
-                .collect::<anyhow::Result<BTreeMap<_, _>>>()?,
+            labels: label.into_iter().collect(),
             replace: replace.is_some(),
         },
         Token::List => Request::Tokens,
         Token::Delete { id } => Request::DeleteToken { id },
-    })
-}
-
-fn key_value(label: &str) -> anyhow::Result<(String, String)> {
-    let (key, value) = label
-        .split_once('=')
-        .with_context(|| format!("--label {label}: not KEY=VALUE"))?;
-    Ok((key.to_owned(), value.to_owned()))
+    }
 }
 
 #[expect(clippy::print_stdout, reason = "the command line speaks to people")]
@@ -179,16 +140,5 @@ fn print(answer: &Answer) {
             }
         }
         Answer::Done(_) | Answer::Nodes(_) | Answer::Revision(_) | Answer::Error(_) => {}
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn labels_have_a_key_and_a_value() {
-        assert!(key_value("a").is_err());
-        assert_eq!(key_value("a=b=c").unwrap(), ("a".to_owned(), "b=c".to_owned()));
     }
 }

@@ -1,9 +1,11 @@
 //! The configuration file: one TOML, every key with a default.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use daemon::carrier::{KEEP_ALIVE, KEEP_ALIVE_MAX, KEEP_ALIVE_METERED};
+use daemon::config::Configuration;
+use daemon::logging::Level;
 use serde::{Deserialize, Serialize};
 
 use crate::link::quic::Settings;
@@ -24,7 +26,7 @@ pub struct Config {
     pub containerd: Containerd,
     pub link: Link,
     /// `error`, `warn`, `info`, `debug` or `trace`.
-    pub log: String,
+    pub log: Level,
 }
 
 /// The container runtime.
@@ -64,7 +66,7 @@ impl Default for Config {
             runtime: "containerd".to_owned(),
             containerd: Containerd::default(),
             link: Link::default(),
-            log: "info".to_owned(),
+            log: Level::Info,
         }
     }
 }
@@ -84,60 +86,29 @@ impl Default for Containerd {
     }
 }
 
-/// A configuration that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    #[error("reading {}", path.display())]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
-    #[error("{} is not as it should be: {detail}", path.display())]
-    Parse { path: PathBuf, detail: String },
-    #[error("log: {0:?} is none of error, warn, info, debug, trace")]
-    Log(String),
-    #[error("runtime: {0:?} is neither containerd nor fake")]
-    Runtime(String),
-    #[error("link.beat_s: {0} is more than {max}", max = KEEP_ALIVE_MAX.as_secs())]
-    Beat(u16),
+impl Configuration for Config {
+    fn every_key() -> Self {
+        let containerd = Containerd { registry_ca: Some(PathBuf::new()), ..Containerd::default() };
+        Self { containerd, ..Self::default() }
+    }
+
+    fn data(&mut self) -> &mut PathBuf {
+        &mut self.data
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if !["containerd", "fake"].contains(&self.runtime.as_str()) {
+            return Err(format!("runtime: {:?} is neither containerd nor fake", self.runtime));
+        }
+        let (beat, max) = (self.link.beat_s, KEEP_ALIVE_MAX.as_secs());
+        if u64::from(beat) > max {
+            return Err(format!("link.beat_s: {beat} is more than {max}"));
+        }
+        Ok(())
+    }
 }
 
 impl Config {
-    /// Reads the file, and says which of its keys mean nothing.
-    pub fn load(path: &Path) -> Result<(Self, Vec<String>), ConfigError> {
-        let read = |source| ConfigError::Read { path: path.to_owned(), source };
-        let text = std::fs::read_to_string(path).map_err(read)?;
-        Self::parse(path, &text)
-    }
-
-    fn parse(path: &Path, text: &str) -> Result<(Self, Vec<String>), ConfigError> {
-        let parse =
-            |error: toml::de::Error| ConfigError::Parse { path: path.to_owned(), detail: error.message().to_owned() };
-        let table: toml::Table = toml::from_str(text).map_err(parse)?;
-        let config: Self = toml::from_str(text).map_err(parse)?;
-        let mut unknown = Vec::new();
-        unknown_keys(&table, &Self::every_key(), "", &mut unknown);
-        config.level()?;
-        if !["containerd", "fake"].contains(&config.runtime.as_str()) {
-            return Err(ConfigError::Runtime(config.runtime));
-        }
-        if u64::from(config.link.beat_s) > KEEP_ALIVE_MAX.as_secs() {
-            return Err(ConfigError::Beat(config.link.beat_s));
-        }
-        Ok((config, unknown))
-    }
-
-    fn every_key() -> toml::Table {
-        let containerd = Containerd { registry_ca: Some(PathBuf::new()), ..Containerd::default() };
-        toml::Table::try_from(Self { containerd, ..Self::default() }).unwrap_or_default()
-    }
-
-    /// The log level.
-    pub fn level(&self) -> Result<tracing::Level, ConfigError> {
-        self.log.parse().map_err(|_| ConfigError::Log(self.log.clone()))
-    }
-
     /// How the link behaves.
     pub fn link_settings(&self) -> Settings {
         let keep_alive = match (self.link.beat_s, self.link.metered) {
@@ -149,31 +120,17 @@ impl Config {
     }
 }
 
-fn unknown_keys(table: &toml::Table, known: &toml::Table, prefix: &str, unknown: &mut Vec<String>) {
-    for (key, value) in table {
-        match (value, known.get(key)) {
-            (_, None) => unknown.push(format!("{prefix}{key}")),
-            (toml::Value::Table(inner), Some(toml::Value::Table(known))) => {
-                unknown_keys(inner, known, &format!("{prefix}{key}."), unknown);
-            }
-            (_, Some(_)) => {}
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use daemon::config::{Loaded, keys, parse};
 
-    fn parse(text: &str) -> Result<(Config, Vec<String>), ConfigError> {
-        Config::parse(Path::new("e.toml"), text)
-    }
+    use super::*;
 
     #[test]
     fn the_sample_holds_the_defaults() {
         let sample = include_str!("../edgecore.toml");
-        assert_eq!(parse(sample).unwrap(), (Config::default(), vec![]));
-        for key in Config::every_key()
+        assert_eq!(parse::<Config>(sample).unwrap(), Loaded::default());
+        for key in keys::<Config>()
             .values()
             .filter_map(toml::Value::as_table)
             .flat_map(toml::Table::keys)
@@ -184,18 +141,30 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named() {
-        let (_, unknown) = parse("[link]\nmeterd = true\n[other]\na = 1").unwrap();
-        assert_eq!(unknown, ["link.meterd", "other"]);
-        assert!(matches!(parse("log = \"loud\""), Err(ConfigError::Log(_))));
-        assert!(matches!(parse("runtime = \"docker\""), Err(ConfigError::Runtime(_))));
-        assert!(parse("[link]\nbeat_s = 300").is_ok());
-        assert!(matches!(parse("[link]\nbeat_s = 301"), Err(ConfigError::Beat(301))));
-        assert!(matches!(parse("data = 1"), Err(ConfigError::Parse { .. })));
+        let check = |text: &str, part: &str| {
+            let said = parse::<Config>(text).unwrap_err();
+            assert!(said.contains(part), "{part:?} is not in {said:?}");
+        };
+        check("log = \"loud\"", "`loud`, expected one of `error`");
+        check(
+            "runtime = \"docker\"",
+            "runtime: \"docker\" is neither containerd nor fake",
+        );
+        check("data = 1", "line 1 (data = 1): ");
+        assert!(parse::<Config>("[link]\nbeat_s = 300").is_ok());
+        check("[link]\nbeat_s = 301", "link.beat_s: 301 is more than 300");
     }
 
     #[test]
     fn beats() {
-        let beat = |text: &str| parse(text).unwrap().0.link_settings().keep_alive.as_secs();
+        let beat = |text: &str| {
+            parse::<Config>(text)
+                .unwrap()
+                .config
+                .link_settings()
+                .keep_alive
+                .as_secs()
+        };
         assert_eq!(
             (beat(""), beat("[link]\nmetered = true"), beat("[link]\nbeat_s = 5")),
             (30, 300, 5)

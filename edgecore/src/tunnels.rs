@@ -110,7 +110,8 @@ impl<R: Runtime> Server<R> {
             piece = pieces.recv() => piece,
             read = &mut first => {
                 if let Err(error) = read {
-                    return Ok(writer.write(format!("{error}").as_bytes()).await?);
+                    let why = format!("container {} of pod {}: {error}", request.container, pod.key.name);
+                    return Ok(writer.write(why.as_bytes()).await?);
                 }
                 writer.write(b"").await?;
                 let mut send = writer.into_inner();

@@ -1,15 +1,16 @@
 //! What administrators ask beside the Kubernetes API: tokens, nodes as sessions, back-ups.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use http::Method;
-use proto::admin::{Answer, NodeLine, PATH, Request, TokenLine, seconds};
+use proto::admin::{Answer, NodeLine, PATH, Request, TokenLine};
+use serde_json::json;
 
 use crate::cli;
 use crate::failure::Failure;
+use crate::near::explained;
 use crate::output::{print, remark};
-use crate::resources::checked;
+use crate::resources::{Catalogue, checked};
 use crate::server::{JSON, Server, with_body};
 use crate::table::aligned;
 
@@ -34,7 +35,7 @@ pub(crate) async fn token(server: &Server, command: cli::Token) -> Result<(), Fa
         cli::Token::Delete { id } => Some(id.clone()),
         _ => None,
     };
-    match ask(server, &token_request(command)?).await? {
+    match ask(server, &token_request(command)).await? {
         Answer::Token(token) => print(format!("{token}\n")),
         Answer::Tokens(tokens) if tokens.is_empty() => {
             remark("there are no join tokens; `edgectl token create` makes one");
@@ -46,28 +47,18 @@ pub(crate) async fn token(server: &Server, command: cli::Token) -> Result<(), Fa
     }
 }
 
-fn token_request(command: cli::Token) -> Result<Request, Failure> {
-    Ok(match command {
+fn token_request(command: cli::Token) -> Request {
+    match command {
         cli::Token::Create { ttl, uses, name, label, replace } => Request::CreateToken {
-            ttl_s: seconds(&ttl).ok_or_else(|| Failure::Usage(format!("--ttl {ttl}: none of 90s, 30m, 1h, 7d")))?,
+            ttl_s: ttl,
             uses,
             name: name.or_else(|| replace.clone()),
-            labels: label
-                .iter()
-                .map(|label| key_value(label))
-                .collect::<Result<BTreeMap<_, _>, _>>()?,
+            labels: label.into_iter().collect(),
             replace: replace.is_some(),
         },
         cli::Token::List => Request::Tokens,
         cli::Token::Delete { id } => Request::DeleteToken { id },
-    })
-}
-
-fn key_value(label: &str) -> Result<(String, String), Failure> {
-    let (key, value) = label
-        .split_once('=')
-        .ok_or_else(|| Failure::Usage(format!("--label {label}: not KEY=VALUE")))?;
-    Ok((key.to_owned(), value.to_owned()))
+    }
 }
 
 fn token_lines(tokens: &[TokenLine]) -> Vec<Vec<String>> {
@@ -107,6 +98,7 @@ pub(crate) async fn node(server: &Server, command: cli::Node) -> Result<(), Fail
             other => Err(unexpected(&other)),
         },
         cli::Node::Revoke { name } => {
+            present(server, &name).await?;
             revoke(server, &name).await?;
             print(format!(
                 "node {name} revoked: its key is barred and its session ends within seconds\n"
@@ -115,15 +107,25 @@ pub(crate) async fn node(server: &Server, command: cli::Node) -> Result<(), Fail
         cli::Node::Delete { name } => {
             let path = format!("/api/v1/nodes/{}", checked(&name)?);
             // A node that is not there has no key to bar; one without a key can be deleted all the same.
-            server.get(&path).await?;
+            present(server, &name).await?;
             let barred = match revoke(server, &name).await {
                 Ok(()) => "; its key is barred",
                 Err(Failure::Admin(_)) => "",
                 Err(error) => return Err(error),
             };
-            crate::delete::delete(server, &path, None).await?;
+            crate::delete::delete(server, &path, &json!({"propagationPolicy": "Background"})).await?;
             print(format!("node {name} deleted{barred}\n"))
         }
+    }
+}
+
+/// Fails where there is no such node, with what may have been meant.
+async fn present(server: &Server, name: &str) -> Result<(), Failure> {
+    let catalogue = Catalogue::of_server(server).await?;
+    let node = catalogue.find("nodes")?;
+    match server.get(&node.path(None, Some(&checked(name)?))).await {
+        Ok(_) => Ok(()),
+        Err(error) => Err(explained(server, node, None, name, error).await),
     }
 }
 
@@ -214,8 +216,12 @@ pub(crate) async fn backup(server: &Server, file: &Path) -> Result<(), Failure> 
     }
 }
 
+pub(crate) fn own_version() -> Result<(), Failure> {
+    print(format!("edgectl     {}\n", env!("CARGO_PKG_VERSION")))
+}
+
 pub(crate) async fn version(server: &Server) -> Result<(), Failure> {
-    print(format!("edgectl     {}\n", env!("CARGO_PKG_VERSION")))?;
+    own_version()?;
     let version = server.get("/version").await?;
     let said = |field: &str| version[field].as_str().unwrap_or("unknown").to_owned();
     print(format!("cloud core  {} on {}\n", said("gitVersion"), said("platform")))
@@ -290,14 +296,12 @@ mod tests {
 
     #[test]
     fn tokens_are_asked_for_in_full() {
-        let create = |ttl: &str, label: &str, replace: Option<&str>| {
-            token_request(cli::Token::Create {
-                ttl: ttl.to_owned(),
-                uses: 2,
-                name: None,
-                label: vec![label.to_owned()],
-                replace: replace.map(str::to_owned),
-            })
+        let command = cli::Token::Create {
+            ttl: 7200,
+            uses: 2,
+            name: None,
+            label: vec![("k".to_owned(), "v".to_owned())],
+            replace: Some("a".to_owned()),
         };
         let expected = Request::CreateToken {
             ttl_s: 7200,
@@ -306,8 +310,6 @@ mod tests {
             labels: [("k".to_owned(), "v".to_owned())].into(),
             replace: true,
         };
-        assert_eq!(create("2h", "k=v", Some("a")).unwrap(), expected);
-        assert!(matches!(create("2w", "k=v", None), Err(Failure::Usage(_))));
-        assert!(matches!(create("2h", "k", None), Err(Failure::Usage(_))));
+        assert_eq!(token_request(command), expected);
     }
 }

@@ -6,10 +6,10 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::cli;
-use crate::failure::Failure;
+use crate::cli::{self, DryRun};
+use crate::failure::{Failure, all_of};
 use crate::manifest::{self, Manifest};
-use crate::output::{print, remark};
+use crate::output::print;
 use crate::resources::{Catalogue, Resource};
 use crate::server::{JSON, Server, with_body, with_query};
 use crate::three_way::{self, Lists};
@@ -17,7 +17,7 @@ use crate::three_way::{self, Lists};
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// How this program calls itself where it writes.
-const MANAGER: &str = "edgectl";
+pub(crate) const MANAGER: &str = "edgectl";
 
 pub(crate) async fn run(server: &Server, args: &cli::Apply) -> Result<(), Failure> {
     let manifests = manifest::read(&args.filename)?;
@@ -25,23 +25,22 @@ pub(crate) async fn run(server: &Server, args: &cli::Apply) -> Result<(), Failur
     // What files say has to make sense before anything is changed.
     let mut all = Vec::new();
     for manifest in &manifests {
+        manifest.named()?;
         all.push((manifest, place(server, &catalogue, manifest)?));
     }
-    let mut failed = 0;
+    let mut failures = Vec::new();
     for (manifest, (resource, namespace)) in &all {
         let name = resource.full_name(&manifest.name);
-        match one(server, manifest, resource, namespace.as_deref()).await {
-            Ok(done) => print(format!("{name} {done}\n"))?,
-            Err(error) => {
-                failed += 1;
-                remark(&format!("{name}, in {}: {}", manifest.file, crate::told(&error)));
-            }
+        match one(server, manifest, resource, namespace.as_deref(), args.dry_run).await {
+            Ok(done) => print(format!("{name} {done}{}\n", DryRun::said(args.dry_run)))?,
+            Err(error) => failures.push(Failure::Of {
+                what: name,
+                file: manifest.file.clone(),
+                source: Box::new(error),
+            }),
         }
     }
-    if failed > 0 {
-        return Err(Failure::Some { failed, total: all.len() });
-    }
-    Ok(())
+    all_of(failures, all.len())
 }
 
 /// Which resource an object is of, and in which namespace it belongs.
@@ -77,14 +76,23 @@ async fn one(
     manifest: &Manifest,
     resource: &Resource,
     namespace: Option<&str>,
+    dry_run: Option<DryRun>,
 ) -> Result<&'static str, Failure> {
     let wanted = with_last_applied(&manifest.object, namespace);
-    let strict = [("fieldManager", Some(MANAGER)), ("fieldValidation", Some("Strict"))];
+    let only_look = dry_run == Some(DryRun::Client);
+    let query = [
+        ("fieldManager", Some(MANAGER)),
+        ("fieldValidation", Some("Strict")),
+        ("dryRun", DryRun::query(dry_run)),
+    ];
     let path = resource.path(namespace, Some(&manifest.name));
     let live = match server.get(&path).await {
         Ok(live) => live,
         Err(error) if error.is_not_found() => {
-            let path = with_query(&resource.path(namespace, None), &strict);
+            if only_look {
+                return Ok("created");
+            }
+            let path = with_query(&resource.path(namespace, None), &query);
             server.send(with_body(Method::POST, &path, JSON, &wanted)?).await?;
             return Ok("created");
         }
@@ -99,21 +107,25 @@ async fn one(
     let Some(patch) = three_way::patch(last.as_ref(), &wanted, &live, lists) else {
         return Ok("unchanged");
     };
+    if only_look {
+        return Ok("configured");
+    }
     let changed: Value = server
         .read(with_body(
             Method::PATCH,
-            &with_query(&path, &strict),
+            &with_query(&path, &query),
             content_type,
             &patch,
         )?)
         .await?;
     let revision = |object: &Value| object.pointer("/metadata/resourceVersion").cloned();
-    // A patch that says the same in other words, such as 1000m for 1, changes nothing.
-    Ok(if revision(&changed) == revision(&live) {
-        "unchanged"
-    } else {
-        "configured"
-    })
+    // A patch that says the same in other words, such as 1000m for 1, changes nothing. What is only tried keeps its
+    // revision whatever it changes.
+    let same = match dry_run {
+        None => revision(&changed) == revision(&live),
+        Some(_) => changed == live,
+    };
+    Ok(if same { "unchanged" } else { "configured" })
 }
 
 /// Whether the server knows by which key this group's lists are merged.

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use proto::admin::{label, seconds};
 
 use crate::output::Format;
 
@@ -26,9 +27,11 @@ pub(crate) enum Command {
     Get(Get),
     /// Makes objects be as files say, and leaves alone what the files do not mention.
     Apply(Apply),
+    /// Makes objects that are not there yet.
+    Create(Create),
     /// Deletes objects, and waits until they are gone.
     Delete(Delete),
-    /// Prints what a container wrote.
+    /// Prints what containers wrote: `logs POD`, `logs deploy/web`, `logs -l app=web`.
     Logs(Logs),
     /// Join tokens, with which nodes enrol.
     #[command(subcommand)]
@@ -37,7 +40,11 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Node(Node),
     /// The versions of this program and of the cloud core.
-    Version,
+    Version {
+        /// Of this program only.
+        #[arg(long)]
+        client: bool,
+    },
     /// Copies the store to a file on the cloud core's host. The sealing key is not in it: keep that elsewhere.
     Backup {
         /// An absolute path on the cloud core's host.
@@ -69,6 +76,65 @@ pub(crate) struct Apply {
     /// A file, a folder of files, or `-` for standard input; may be repeated.
     #[arg(long, short, required = true, value_name = "FILE")]
     pub filename: Vec<PathBuf>,
+    /// Says what would be done, and does not do it.
+    #[arg(long, value_name = "WHO-JUDGES")]
+    pub dry_run: Option<DryRun>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Create {
+    /// A file, a folder of files, or `-` for standard input; may be repeated.
+    #[arg(long, short, required = true, value_name = "FILE")]
+    pub filename: Vec<PathBuf>,
+    /// Says what would be done, and does not do it.
+    #[arg(long, value_name = "WHO-JUDGES")]
+    pub dry_run: Option<DryRun>,
+}
+
+/// Who judges what is not done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DryRun {
+    /// The cloud core: it checks everything and stores nothing.
+    Server,
+    /// This program: what it reads and finds; nothing is sent that could change anything.
+    Client,
+}
+
+impl DryRun {
+    /// What a request says of it.
+    pub(crate) fn query(dry_run: Option<Self>) -> Option<&'static str> {
+        (dry_run == Some(Self::Server)).then_some("All")
+    }
+
+    /// What is added to what is told.
+    pub(crate) fn said(dry_run: Option<Self>) -> &'static str {
+        match dry_run {
+            None => "",
+            Some(Self::Server) => " (server dry run)",
+            Some(Self::Client) => " (dry run)",
+        }
+    }
+}
+
+/// What becomes of the objects that an object owns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Cascade {
+    /// They are deleted after it.
+    Background,
+    /// They are deleted before it.
+    Foreground,
+    /// They stay, and are nobody's.
+    Orphan,
+}
+
+impl Cascade {
+    pub(crate) fn policy(self) -> &'static str {
+        match self {
+            Self::Background => "Background",
+            Self::Foreground => "Foreground",
+            Self::Orphan => "Orphan",
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -88,6 +154,12 @@ pub(crate) struct Delete {
     /// Returns as soon as the deletions are accepted.
     #[arg(long)]
     pub no_wait: bool,
+    /// What becomes of what the objects own.
+    #[arg(long, value_name = "HOW", default_value = "background")]
+    pub cascade: Cascade,
+    /// Says what would be done, and does not do it.
+    #[arg(long, value_name = "WHO-JUDGES")]
+    pub dry_run: Option<DryRun>,
     /// What is not there is not a failure.
     #[arg(long)]
     pub ignore_not_found: bool,
@@ -95,10 +167,18 @@ pub(crate) struct Delete {
 
 #[derive(Debug, Args)]
 pub(crate) struct Logs {
-    pub pod: String,
-    /// The container; needed where the pod has more than one.
+    /// A pod, or RESOURCE/NAME: of a deployment and the like, one of its pods.
+    #[arg(value_name = "POD", required_unless_present = "selector")]
+    pub what: Option<String>,
+    /// Of all pods that these labels select, the last 10 lines each unless --tail says otherwise: `app=web,tier!=db`.
+    #[arg(long, short = 'l', conflicts_with = "what")]
+    pub selector: Option<String>,
+    /// The container. Otherwise the one that the pod names as its default, or its first.
     #[arg(long, short)]
     pub container: Option<String>,
+    /// Of all containers of the pod, one after the other; with --follow, all at once.
+    #[arg(long, conflicts_with = "container")]
+    pub all_containers: bool,
     /// Goes on printing, until interrupted.
     #[arg(long, short)]
     pub follow: bool,
@@ -109,8 +189,14 @@ pub(crate) struct Logs {
     #[arg(long, value_name = "LINES")]
     pub tail: Option<u64>,
     /// Only what was written lately: 90s, 30m, 1h, 7d.
-    #[arg(long, value_name = "AGE")]
-    pub since: Option<String>,
+    #[arg(long, value_name = "AGE", value_parser = seconds)]
+    pub since: Option<u64>,
+    /// Only what was written after this time: 2026-01-31T12:00:00Z.
+    #[arg(long, value_name = "TIME", conflicts_with = "since")]
+    pub since_time: Option<String>,
+    /// With pod and container before every line.
+    #[arg(long)]
+    pub prefix: bool,
     /// With the time of every line.
     #[arg(long)]
     pub timestamps: bool,
@@ -121,17 +207,17 @@ pub(crate) enum Token {
     /// Makes a token and prints it: `edgecore join` wants it. It is shown only once.
     Create {
         /// How long it can be used: 90s, 30m, 1h, 7d.
-        #[arg(long, default_value = "1h")]
-        ttl: String,
+        #[arg(long, default_value = "1h", value_parser = seconds)]
+        ttl: u64,
         /// How many nodes may join with it.
         #[arg(long, default_value_t = 1)]
         uses: u32,
         /// The one node name that it gives.
         #[arg(long)]
         name: Option<String>,
-        /// A label that it gives, KEY=VALUE; may be repeated. `*` as the value lets the node choose.
-        #[arg(long)]
-        label: Vec<String>,
+        /// A label that it gives; may be repeated. `*` as the value lets the node choose.
+        #[arg(long, value_name = "KEY=VALUE", value_parser = label)]
+        label: Vec<(String, String)>,
         /// The node of this name loses its place to whoever comes with the token.
         #[arg(long, value_name = "NAME", conflicts_with = "name")]
         replace: Option<String>,
@@ -150,6 +236,11 @@ pub(crate) enum Node {
     Revoke { name: String },
     /// Bars a node's key and deletes the node and, with it, its pods.
     Delete { name: String },
+}
+
+#[cfg(test)]
+pub(crate) fn parsed(line: &str) -> Command {
+    Cli::try_parse_from(line.split_whitespace()).unwrap().command
 }
 
 #[cfg(test)]
@@ -177,5 +268,12 @@ mod tests {
         check("edgectl delete pod a -f x", false);
         check("edgectl delete -f x -n demo --kubeconfig y", true);
         check("edgectl token create --name a --replace b", false);
+        check("edgectl logs", false);
+        check("edgectl logs a -l b=c", false);
+        check("edgectl logs a -c b --all-containers", false);
+        check("edgectl logs -l b=c --all-containers --prefix -f", true);
+        check("edgectl delete pod a --cascade=later", false);
+        check("edgectl apply -f x --dry-run=server", true);
+        check("edgectl apply -f x --dry-run", false);
     }
 }

@@ -6,9 +6,10 @@ use http::Method;
 use serde_json::{Value, json};
 
 use crate::apply::place;
-use crate::cli;
-use crate::failure::Failure;
+use crate::cli::{self, DryRun};
+use crate::failure::{Failure, all_of};
 use crate::manifest;
+use crate::near::explained;
 use crate::output::{print, remark};
 use crate::resources::{Catalogue, Resource};
 use crate::server::{JSON, Server, with_body, with_query};
@@ -40,45 +41,49 @@ pub(crate) async fn run(server: &Server, args: &cli::Delete) -> Result<(), Failu
         }
     } else {
         for manifest in manifest::read(&args.filename)? {
+            manifest.named()?;
             let (resource, namespace) = place(server, &catalogue, &manifest)?;
             objects.push((resource, namespace, manifest.name));
         }
     }
-    let mut failed = 0;
+    let mut options = json!({"propagationPolicy": args.cascade.policy()});
+    if let Some(grace) = args.grace_period {
+        options["gracePeriodSeconds"] = grace.into();
+    }
+    if let Some(all) = DryRun::query(args.dry_run) {
+        options["dryRun"] = json!([all]);
+    }
+    let mut failures = Vec::new();
     let mut waiting = Vec::new();
     for (resource, namespace, name) in &objects {
         let path = resource.path(namespace.as_deref(), Some(name));
         let called = resource.full_name(name);
-        match delete(server, &path, args.grace_period).await {
+        let deleted = match args.dry_run {
+            Some(DryRun::Client) => server.get(&path).await.map(|_| None),
+            Some(DryRun::Server) | None => delete(server, &path, &options).await,
+        };
+        match deleted {
             Ok(uid) => {
-                print(format!("{called} deleted\n"))?;
+                print(format!("{called} deleted{}\n", DryRun::said(args.dry_run)))?;
                 waiting.push((path, called, uid));
             }
             Err(error) if args.ignore_not_found && error.is_not_found() => {}
-            Err(error) if objects.len() == 1 => return Err(error),
-            Err(error) => {
-                failed += 1;
-                remark(&format!("edgectl: {}", crate::told(&error)));
-            }
+            Err(error) => failures.push(explained(server, resource, namespace.as_deref(), name, error).await),
         }
     }
-    if !args.no_wait {
+    if !args.no_wait && args.dry_run.is_none() {
         for (path, called, uid) in &waiting {
             gone(server, path, called, uid.as_deref()).await?;
         }
     }
-    if failed > 0 {
-        return Err(Failure::Some { failed, total: objects.len() });
-    }
-    Ok(())
+    all_of(failures, objects.len())
 }
 
 /// Deletes an object and returns its uid, as far as the answer says it.
-pub(crate) async fn delete(server: &Server, path: &str, grace_s: Option<u32>) -> Result<Option<String>, Failure> {
-    let mut options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"});
-    if let Some(grace) = grace_s {
-        options["gracePeriodSeconds"] = grace.into();
-    }
+pub(crate) async fn delete(server: &Server, path: &str, options: &Value) -> Result<Option<String>, Failure> {
+    let mut options = options.clone();
+    options["kind"] = "DeleteOptions".into();
+    options["apiVersion"] = "v1".into();
     let answer: Value = server.read(with_body(Method::DELETE, path, JSON, &options)?).await?;
     // The object itself, or a Status about it.
     let uid = answer

@@ -1,12 +1,19 @@
 //! What can go wrong, as sentences that say what to do next.
 
+use std::error::Error;
 use std::io;
 use std::path::PathBuf;
 
 use kube::core::Status;
+use rustls::{AlertDescription, CertificateError};
+
+use crate::output::remark;
 
 /// Exit code for a command line that means nothing, as sysexits has it.
-const USAGE: u8 = 64;
+pub(crate) const USAGE: u8 = 64;
+
+/// Exit code for a kubeconfig that cannot be used, as sysexits has it.
+const CONFIG: u8 = 78;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
@@ -19,7 +26,8 @@ pub(crate) enum Failure {
     )]
     NoKubeconfig { path: PathBuf },
     #[error(
-        "the kubeconfig {origin} cannot be used; `cloudcore serve` writes a new one when admin.kubeconfig is missing"
+        "the kubeconfig {origin} cannot be used; copy admin.kubeconfig from the cloud core's data folder, where \
+         `cloudcore serve` writes a new one whenever it starts"
     )]
     Kubeconfig {
         origin: String,
@@ -38,10 +46,30 @@ pub(crate) enum Failure {
         #[source]
         source: Box<kube::Error>,
     },
+    #[error("{}", untrusted(url, .problem))]
+    Untrusted { url: String, problem: rustls::Error },
     #[error("the connection to the cloud core broke while it answered; try again")]
     Broken(#[source] Box<kube::Error>),
     #[error("{}", refusal(.0))]
     Refused(Box<Status>),
+    #[error("{}: {step}", said(status))]
+    Missing { status: Box<Status>, step: String },
+    #[error("{what}, in {file}")]
+    Of {
+        what: String,
+        file: String,
+        #[source]
+        source: Box<Self>,
+    },
+    #[error("no pod belongs to {what} in namespace {namespace}; see `edgectl get pods -A`")]
+    NoPods { what: String, namespace: String },
+    #[error("pod {pod} has no container {container}, it has {known}{}", did_you_mean(near.as_deref()))]
+    NoContainer {
+        pod: String,
+        container: String,
+        known: String,
+        near: Option<String>,
+    },
     #[error("{0}")]
     Admin(String),
     #[error("the cloud core's answer to {what} is not understood; compare `edgectl version` with the cloud core's")]
@@ -50,8 +78,8 @@ pub(crate) enum Failure {
         #[source]
         source: serde_json::Error,
     },
-    #[error("there is no resource {word:?} here; those there are: {known}")]
-    UnknownResource { word: String, known: String },
+    #[error("there is no resource {word:?} here; those there are: {known}{}", did_you_mean(near.as_deref()))]
+    UnknownResource { word: String, known: String, near: Option<String> },
     #[error("{file}: there is no {kind} in {api_version} here; see `edgectl get --help` or compare versions")]
     UnknownKind { file: String, api_version: String, kind: String },
     #[error("reading {file}")]
@@ -66,6 +94,8 @@ pub(crate) enum Failure {
     Some { failed: usize, total: usize },
     #[error("writing to the standard output")]
     Output(#[source] io::Error),
+    #[error("a task ended before its work was done")]
+    Task(#[source] tokio::task::JoinError),
     #[error("building a request")]
     Request(#[from] http::Error),
 }
@@ -74,13 +104,18 @@ impl Failure {
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Usage(_) => USAGE,
+            Self::NoKubeconfig { .. } | Self::Kubeconfig { .. } => CONFIG,
             _ => 1,
         }
     }
 
     /// Whether the object that was asked for is not there.
     pub(crate) fn is_not_found(&self) -> bool {
-        matches!(self, Self::Refused(status) if status.code == 404)
+        match self {
+            Self::Refused(status) => status.code == 404,
+            Self::Missing { .. } => true,
+            _ => false,
+        }
     }
 
     /// Whether a watch has to begin anew.
@@ -94,13 +129,98 @@ impl Failure {
     }
 }
 
-/// What the server said, and what to do about it.
-fn refusal(status: &Status) -> String {
-    let said = if status.message.is_empty() {
+/// What failed of several things: one failure stands for itself, more are told one by one.
+pub(crate) fn all_of(mut failures: Vec<Failure>, total: usize) -> Result<(), Failure> {
+    match failures.len() {
+        0 => Ok(()),
+        1 => Err(failures.remove(0)),
+        failed => {
+            for failure in &failures {
+                remark(&format!("edgectl: {}", told(failure)));
+            }
+            Err(Failure::Some { failed, total })
+        }
+    }
+}
+
+/// A failure with its causes, each said once: libraries like to repeat theirs.
+pub(crate) fn told(failure: &Failure) -> String {
+    let mut text = failure.to_string();
+    let mut cause = failure.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.contains(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// What TLS has against the connection, where that is why there is none.
+pub(crate) fn tls_problem(error: &(dyn Error + 'static)) -> Option<rustls::Error> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(problem) = error.downcast_ref::<rustls::Error>() {
+            return Some(problem.clone());
+        }
+        // An IO error keeps what it was made of to itself, and names as its source what that has as its own.
+        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        next = inner
+            .map(|inner| inner as &(dyn Error + 'static))
+            .or_else(|| error.source());
+    }
+    None
+}
+
+fn untrusted(url: &str, problem: &rustls::Error) -> String {
+    const FRESH: &str =
+        "copy admin.kubeconfig from its data folder anew: `cloudcore serve` writes one whenever it starts";
+    match problem {
+        rustls::Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
+            format!(
+                "the certificate of the cloud core at {url} has expired: check this machine's clock, and restart \
+             `cloudcore serve`, which renews it"
+            )
+        }
+        rustls::Error::InvalidCertificate(
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. },
+        ) => format!("the certificate of the cloud core at {url} is not valid yet: check this machine's clock"),
+        rustls::Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        ) => format!(
+            "the certificate of the cloud core does not name the host of {url}: put it into `hosts` of its configuration \
+             and restart it"
+        ),
+        rustls::Error::InvalidCertificate(_) => {
+            format!("what answers at {url} is not the cloud core of this kubeconfig: {FRESH}")
+        }
+        rustls::Error::AlertReceived(AlertDescription::CertificateExpired) => {
+            format!("the certificate in the kubeconfig has expired, says the cloud core at {url}: {FRESH}")
+        }
+        rustls::Error::AlertReceived(_) => {
+            format!("the cloud core at {url} does not accept the certificate in the kubeconfig ({problem}): {FRESH}")
+        }
+        _ => format!("what answers at {url} speaks no TLS that is understood here ({problem}): check the address"),
+    }
+}
+
+fn did_you_mean(near: Option<&str>) -> String {
+    near.map(|near| format!(": did you mean {near}?")).unwrap_or_default()
+}
+
+fn said(status: &Status) -> String {
+    if status.message.is_empty() {
         format!("the cloud core answered {} {}", status.code, status.reason)
     } else {
         status.message.clone()
-    };
+    }
+}
+
+/// What the server said, and what to do about it.
+fn refusal(status: &Status) -> String {
+    let said = said(status);
     match next_step(status) {
         Some(step) => format!("{said}: {step}"),
         None => said,
@@ -159,5 +279,6 @@ mod tests {
     fn exit_codes_tell_usage_from_failure() {
         assert_eq!(Failure::Usage(String::new()).code(), 64);
         assert_eq!(Failure::Admin(String::new()).code(), 1);
+        assert_eq!(Failure::NoKubeconfig { path: PathBuf::new() }.code(), 78);
     }
 }

@@ -3,7 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::cli;
-use crate::failure::Failure;
+use crate::failure::{Failure, all_of};
+use crate::lines::Lines;
+use crate::near::explained;
 use crate::output::{self, Format, print, remark};
 use crate::resources::{Catalogue, Resource};
 use crate::server::{JSON, Server, get, with_query};
@@ -67,11 +69,7 @@ impl Shown<'_> {
             } else {
                 let mut answers = Vec::new();
                 for name in names {
-                    answers.push(
-                        self.server
-                            .read(get(&resource.path(self.namespace(), Some(name)), TABLE)?)
-                            .await,
-                    );
+                    answers.push(self.named(resource, name, TABLE).await);
                 }
                 answers
             };
@@ -103,7 +101,7 @@ impl Shown<'_> {
                 None => "nothing found".to_owned(),
             });
         }
-        told(failures, total)
+        all_of(failures, total)
     }
 
     fn render(&self, table: &mut Table, resource: &Resource, rows: &Value) -> String {
@@ -133,7 +131,7 @@ impl Shown<'_> {
             }
             for name in names {
                 total += 1;
-                match self.server.get(&resource.path(self.namespace(), Some(name))).await {
+                match self.named(resource, name, JSON).await {
                     Ok(object) => all.push((*resource, object)),
                     Err(error) => failures.push(error),
                 }
@@ -153,7 +151,20 @@ impl Shown<'_> {
             };
             print(written(format, &whole)?)?;
         }
-        told(failures, total)
+        all_of(failures, total)
+    }
+
+    /// One object.
+    async fn named(&self, resource: &Resource, name: &str, accept: &str) -> Result<Value, Failure> {
+        let namespace = self.namespace();
+        match self
+            .server
+            .read(get(&resource.path(namespace, Some(name)), accept)?)
+            .await
+        {
+            Ok(object) => Ok(object),
+            Err(error) => Err(explained(self.server, resource, namespace, name, error).await),
+        }
     }
 
     /// A list, all pages of it, and the revision it is of.
@@ -213,10 +224,7 @@ impl Shown<'_> {
                     revision
                 }
                 Some(name) => {
-                    let object: Value = self
-                        .server
-                        .read(get(&resource.path(self.namespace(), Some(name)), accept)?)
-                        .await?;
+                    let object = self.named(resource, name, accept).await?;
                     let revision = object["metadata"]["resourceVersion"]
                         .as_str()
                         .unwrap_or_default()
@@ -239,6 +247,9 @@ impl Shown<'_> {
                 let (mut lines, mut seen) = (Lines::default(), revision.clone());
                 let watched = self.server.pieces(request, |piece| {
                     lines.add(piece, |line| {
+                        if line.trim_ascii().is_empty() {
+                            return Ok(());
+                        }
                         let event: Event = serde_json::from_slice(line)
                             .map_err(|source| Failure::Answer { what: format!("a watch of {path}"), source })?;
                         if let Some(revision) = revision_of(&event.object) {
@@ -288,23 +299,6 @@ struct Event {
     object: Value,
 }
 
-/// Pieces of a stream put together to lines.
-#[derive(Default)]
-struct Lines(Vec<u8>);
-
-impl Lines {
-    fn add(&mut self, piece: &[u8], mut take: impl FnMut(&[u8]) -> Result<(), Failure>) -> Result<(), Failure> {
-        self.0.extend_from_slice(piece);
-        while let Some(end) = self.0.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = self.0.drain(..=end).collect();
-            if !line.trim_ascii().is_empty() {
-                take(&line)?;
-            }
-        }
-        Ok(())
-    }
-}
-
 /// The revision of an event's object: of the object itself, or of the last row of a table.
 fn revision_of(object: &Value) -> Option<String> {
     let of_row = object["rows"]
@@ -345,37 +339,9 @@ fn written(format: Format, object: &Value) -> Result<String, Failure> {
     }
 }
 
-/// One failure stands for itself; several are told one by one.
-fn told(mut failures: Vec<Failure>, total: usize) -> Result<(), Failure> {
-    match failures.len() {
-        0 => Ok(()),
-        1 => Err(failures.remove(0)),
-        failed => {
-            for error in &failures {
-                remark(&format!("edgectl: {}", crate::told(error)));
-            }
-            Err(Failure::Some { failed, total })
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lines_are_put_together() {
-        let (mut lines, mut taken) = (Lines::default(), Vec::new());
-        for piece in ["{\"a\"", ":1}\n\n{\"b\":2}\n{\"c", "\":3}\n"] {
-            lines
-                .add(piece.as_bytes(), |line| {
-                    taken.push(String::from_utf8_lossy(line).trim().to_owned());
-                    Ok(())
-                })
-                .unwrap();
-        }
-        assert_eq!(taken, ["{\"a\":1}", "{\"b\":2}", "{\"c\":3}"]);
-    }
 
     #[test]
     fn a_watch_goes_on_from_the_last_revision() {

@@ -3,30 +3,29 @@
 mod admin;
 mod apply;
 mod cli;
+mod create;
 mod delete;
 mod failure;
 mod get;
+mod lines;
 mod logs;
 mod manifest;
+mod near;
 mod output;
 mod resources;
 mod server;
 mod table;
 mod three_way;
 
-use std::error::Error as _;
 use std::process::ExitCode;
 
 use clap::Parser as _;
 use clap::error::ErrorKind;
 
 use crate::cli::{Cli, Command};
-use crate::failure::Failure;
+use crate::failure::{Failure, USAGE, told};
 use crate::output::remark;
 use crate::server::Server;
-
-/// Exit code for a command line that means nothing, as sysexits has it.
-const USAGE: u8 = 64;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -51,31 +50,20 @@ fn main() -> ExitCode {
 
 #[tokio::main(flavor = "current_thread")]
 async fn run(cli: Cli) -> Result<(), Failure> {
+    if let Command::Version { client: true } = cli.command {
+        return admin::own_version();
+    }
     let namespace = cli.namespace.as_deref().map(resources::checked).transpose()?;
     let server = Server::of_kubeconfig(cli.kubeconfig.as_deref(), namespace.as_deref()).await?;
     match cli.command {
         Command::Get(args) => get::run(&server, &args).await,
         Command::Apply(args) => apply::run(&server, &args).await,
+        Command::Create(args) => create::run(&server, &args).await,
         Command::Delete(args) => delete::run(&server, &args).await,
         Command::Logs(args) => logs::run(&server, &args).await,
         Command::Token(command) => admin::token(&server, command).await,
         Command::Node(command) => admin::node(&server, command).await,
-        Command::Version => admin::version(&server).await,
+        Command::Version { client: _ } => admin::version(&server).await,
         Command::Backup { file } => admin::backup(&server, &file).await,
     }
-}
-
-/// A failure with its causes, each said once: libraries like to repeat theirs.
-fn told(failure: &Failure) -> String {
-    let mut text = failure.to_string();
-    let mut cause = failure.source();
-    while let Some(error) = cause {
-        let said = error.to_string();
-        if !text.contains(&said) {
-            text.push_str(": ");
-            text.push_str(&said);
-        }
-        cause = error.source();
-    }
-    text
 }

@@ -15,7 +15,10 @@ pub(crate) struct Manifest {
     pub object: Value,
     pub api_version: String,
     pub kind: String,
+    /// Its name, or what the name begins with that the server makes.
     pub name: String,
+    /// Whether the server makes the name.
+    generated: bool,
     pub namespace: Option<String>,
 }
 
@@ -42,11 +45,19 @@ impl Manifest {
         if !namespace.is_string() && !namespace.is_null() {
             return Err(wrong(format!("metadata.namespace is {namespace}: put it in quotes")));
         }
+        let (api_version, kind) = (said("/apiVersion")?, said("/kind")?);
+        let generated = text("/metadata/name").is_none() && text("/metadata/generateName").is_some();
+        let name = if generated {
+            said("/metadata/generateName")?
+        } else {
+            said("/metadata/name")?
+        };
         let manifest = Self {
             file: file.to_owned(),
-            api_version: said("/apiVersion")?,
-            kind: said("/kind")?,
-            name: crate::resources::checked(&said("/metadata/name")?).map_err(|error| wrong(error.to_string()))?,
+            api_version,
+            kind,
+            name: crate::resources::checked(&name).map_err(|error| wrong(format!("metadata.name: {error}")))?,
+            generated,
             namespace: text("/metadata/namespace"),
             object,
         };
@@ -54,6 +65,16 @@ impl Manifest {
             crate::resources::checked(namespace).map_err(|error| wrong(error.to_string()))?;
         }
         Ok(manifest)
+    }
+
+    /// Fails where the name is yet to be made.
+    pub(crate) fn named(&self) -> Result<(), Failure> {
+        if self.generated {
+            let detail =
+                "metadata.generateName names no object: give it metadata.name, or make it with `edgectl create`";
+            return Err(Failure::Manifest { file: self.file.clone(), detail: detail.to_owned() });
+        }
+        Ok(())
     }
 }
 
@@ -103,15 +124,23 @@ fn objects(file: &str, text: &str) -> Result<Vec<Manifest>, Failure> {
             Value::Null => {}
             Value::Object(mut list) if is_list && list.get("items").is_some_and(Value::is_array) => {
                 if let Some(Value::Array(items)) = list.remove("items") {
-                    for item in items {
-                        all.push(Manifest::of(file, item)?);
-                    }
+                    all.extend(items);
                 }
             }
-            object => all.push(Manifest::of(file, object)?),
+            object => all.push(object),
         }
     }
-    Ok(all)
+    // Where there are several, which one is meant has to be said.
+    let several = all.len() > 1;
+    let place = |at: usize| {
+        if several {
+            format!("{file}, object {}", at + 1)
+        } else {
+            file.to_owned()
+        }
+    };
+    let all = all.into_iter().enumerate();
+    all.map(|(at, object)| Manifest::of(&place(at), object)).collect()
 }
 
 /// The documents of a text. Scalars are read as `kubectl` reads them: `yes` is true, `0644` is octal.
@@ -162,7 +191,13 @@ mod tests {
                 "metadata.namespace is false: put it in quotes",
             ),
             ("- 1", "no apiVersion"),
-            ("a: [", "x: "),
+            ("a: 1\nb: [", "x: "),
+            ("a: 1\nb: [", "line 2"),
+            ("a: 1\na: 2", "line 2"),
+            (
+                "{apiVersion: v1, kind: Pod, metadata: {name: a}}\n---\nkind: Pod",
+                "x, object 2: an object has no apiVersion",
+            ),
         ] {
             let error = objects("x", text).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");

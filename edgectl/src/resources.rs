@@ -3,6 +3,7 @@
 use kube::core::discovery::v2::APIGroupDiscoveryList;
 
 use crate::failure::Failure;
+use crate::near::closest;
 use crate::server::Server;
 
 /// One resource.
@@ -122,7 +123,8 @@ impl Catalogue {
             .ok_or_else(|| {
                 let listed = self.0.iter().filter(|resource| resource.listed);
                 let known: Vec<&str> = listed.map(|resource| resource.plural.as_str()).collect();
-                Failure::UnknownResource { word: word.to_owned(), known: known.join(", ") }
+                let near = closest(&lower, known.iter().copied()).map(str::to_owned);
+                Failure::UnknownResource { word: word.to_owned(), known: known.join(", "), near }
             })
     }
 

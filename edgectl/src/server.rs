@@ -11,7 +11,7 @@ use kube::{Client, Config};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, tls_problem};
 
 /// Where `cloudcore serve` writes its kubeconfig when nobody configures it.
 const KUBECONFIG: &str = "/var/lib/edgehold/cloud/admin.kubeconfig";
@@ -20,6 +20,7 @@ const KUBECONFIG: &str = "/var/lib/edgehold/cloud/admin.kubeconfig";
 pub(crate) const JSON: &str = "application/json";
 
 /// A cloud core.
+#[derive(Clone)]
 pub(crate) struct Server {
     client: Client,
     url: String,
@@ -69,7 +70,10 @@ impl Server {
 
     /// Sends a request; an answer that is a refusal becomes the failure.
     pub(crate) async fn send(&self, request: Request<Vec<u8>>) -> Result<Response<Body>, Failure> {
-        let unreachable = |source| Failure::Unreachable { url: self.url.clone(), source: Box::new(source) };
+        let unreachable = |source: kube::Error| match tls_problem(&source) {
+            Some(problem) => Failure::Untrusted { url: self.url.clone(), problem },
+            None => Failure::Unreachable { url: self.url.clone(), source: Box::new(source) },
+        };
         let response = self.client.send(request.map(Body::from)).await.map_err(unreachable)?;
         let code = response.status();
         if code.is_success() {

@@ -51,16 +51,25 @@ fn one() -> u32 {
 }
 
 /// The seconds in a length of time as it is typed: `90s`, `30m`, `1h`, `7d`.
-pub fn seconds(text: &str) -> Option<u64> {
-    let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    let number: u64 = number.parse().ok()?;
-    number.checked_mul(match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 86_400,
-        _ => return None,
-    })
+pub fn seconds(text: &str) -> Result<u64, &'static str> {
+    let parsed = || {
+        let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+        let number: u64 = number.parse().ok()?;
+        number.checked_mul(match unit {
+            "s" => 1,
+            "m" => 60,
+            "h" => 3600,
+            "d" => 86_400,
+            _ => return None,
+        })
+    };
+    parsed().ok_or("not a length of time, such as 90s, 30m, 1h, 7d")
+}
+
+/// A label as it is typed: `KEY=VALUE`.
+pub fn label(text: &str) -> Result<(String, String), &'static str> {
+    let (key, value) = text.split_once('=').ok_or("not KEY=VALUE")?;
+    Ok((key.to_owned(), value.to_owned()))
 }
 
 /// What is answered.
@@ -129,17 +138,18 @@ mod tests {
 
     #[test]
     fn lengths_of_time() {
-        for (text, expected) in [
-            ("90s", Some(90)),
-            ("30m", Some(1800)),
-            ("1h", Some(3600)),
-            ("7d", Some(604_800)),
-        ] {
-            assert_eq!(seconds(text), expected);
+        for (text, expected) in [("90s", 90), ("30m", 1800), ("1h", 3600), ("7d", 604_800)] {
+            assert_eq!(seconds(text), Ok(expected));
         }
         for text in ["", "h", "1", "1w", "-1h", "1é", "99999999999999999999d"] {
-            assert_eq!(seconds(text), None, "{text}");
+            assert!(seconds(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn labels_have_a_key_and_a_value() {
+        assert!(label("a").is_err());
+        assert_eq!(label("a=b=c"), Ok(("a".to_owned(), "b=c".to_owned())));
     }
 
     #[test]

@@ -8,6 +8,7 @@
 mod check;
 mod images;
 mod life;
+mod logs;
 mod main_job;
 mod no_clock;
 mod no_room;

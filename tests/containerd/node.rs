@@ -75,7 +75,8 @@ impl Node {
 
     /// Brings in the image [`WEB`].
     pub(crate) async fn with_image(self) -> Self {
-        assert_eq!(self.runtime.import(&archive("web")).await.unwrap(), [WEB]);
+        let imported = Box::pin(self.runtime.import(&archive("web"))).await;
+        assert_eq!(imported.unwrap(), [WEB]);
         self
     }
 
@@ -112,6 +113,25 @@ impl Node {
     /// Another edge core takes over.
     pub(crate) fn replace_client(&mut self) {
         self.runtime = Containerd::new(self.config.clone(), clock()).unwrap();
+    }
+
+    /// Writes the configuration of an edge core on this daemon, and returns its path.
+    pub(crate) fn edge_config(&self) -> PathBuf {
+        let config = self.folder.join("edgecore.toml");
+        let path = |name: &str| self.folder.join(name).display().to_string();
+        let text = format!(
+            "data = {:?}\nlogs = {:?}\nrun = {:?}\nlog = \"debug\"\n[containerd]\nsocket = {:?}\nnamespace = {:?}\n\
+             cgroup = {:?}\ncni_conf = {:?}\n",
+            path("edge"),
+            path("plogs"),
+            path("run"),
+            self.config.socket.display().to_string(),
+            self.config.namespace,
+            self.config.cgroup_parent,
+            path("cni"),
+        );
+        std::fs::write(&config, text).unwrap();
+        config
     }
 
     pub(crate) fn sandbox(&self, pod: Uid) -> Sandbox {

@@ -13,7 +13,7 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// A node with its cloud, and what both are made of.
 pub(crate) struct Site {
-    pub(crate) node: Node,
+    pub(crate) node: Box<Node>,
     pub(crate) cloud: CloudCore,
     pub(crate) edge: EdgeCore,
     pub(crate) kubectl: Kubectl,
@@ -29,23 +29,9 @@ impl Site {
     /// A node that has joined, and whose edge core does not run yet.
     pub(crate) async fn joined(node: Node) -> Self {
         let cloud = CloudCore::start(&node.folder.join("c")).await;
-        let config = node.folder.join("edgecore.toml");
-        let path = |name: &str| node.folder.join(name).display().to_string();
-        let text = format!(
-            "data = {:?}\nlogs = {:?}\nrun = {:?}\nlog = \"debug\"\n[containerd]\nsocket = {:?}\nnamespace = {:?}\n\
-             cgroup = {:?}\ncni_conf = {:?}\n",
-            path("edge"),
-            path("plogs"),
-            path("run"),
-            node.config.socket.display().to_string(),
-            node.config.namespace,
-            node.config.cgroup_parent,
-            path("cni"),
-        );
-        std::fs::write(&config, text).unwrap();
-        let edge = EdgeCore::join(&cloud, "edge-1", &config);
+        let edge = EdgeCore::join(&cloud, "edge-1", &node.edge_config());
         let kubectl = cloud.kubectl();
-        Self { node, cloud, edge, kubectl }
+        Self { node: Box::new(node), cloud, edge, kubectl }
     }
 
     pub(crate) fn deploy(&self, replicas: u32) {

@@ -1,37 +1,44 @@
 //! A cloud core, edge cores and kubectl on folders of the test's choosing, to be killed and started again: the parts of
 //! the main job.
 
-use std::fs::File;
 use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
-/// How long anything may take.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub use crate::processes::program;
+use crate::processes::{self, Process};
+use crate::shell::Shell;
+
+/// How long anything may take: twice an edge core's longest wait between attempts to reach the cloud.
+pub const DEADLINE: Duration = Duration::from_secs(120);
 
 /// How often a condition is looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The path of one of our programs, built from what is here now.
-pub fn program(name: &str) -> PathBuf {
-    crate::processes::program(name).expect("our programs build")
-}
+/// Below the ports that outgoing connections get, so that none of these takes one between its choice and its use.
+const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
 /// Waits until something is there, and fails with what was waited for.
-pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let mut waited = Duration::ZERO;
-    loop {
-        if let Some(found) = look().await {
-            return found;
+pub async fn eventually<T>(what: &str, look: impl AsyncFnMut() -> Option<T>) -> T {
+    within(look).await.unwrap_or_else(|| panic!("still not so: {what}"))
+}
+
+/// Waits until something is there; `None` where it never is.
+pub async fn within<T>(mut look: impl AsyncFnMut() -> Option<T>) -> Option<T> {
+    let found = timeout(DEADLINE, async {
+        loop {
+            if let Some(found) = look().await {
+                return found;
+            }
+            sleep(LOOK).await;
         }
-        assert!(waited < DEADLINE, "still not so: {what}");
-        sleep(LOOK).await;
-        waited += LOOK;
-    }
+    });
+    found.await.ok()
 }
 
 /// A cloud core on a data folder of its own.
@@ -40,7 +47,7 @@ pub struct CloudCore {
     pub folder: PathBuf,
     config: PathBuf,
     pub api: u16,
-    process: Option<Child>,
+    process: Option<Process>,
 }
 
 impl CloudCore {
@@ -61,25 +68,24 @@ impl CloudCore {
 
     /// Starts it on what is in its folder.
     pub async fn start_again(&mut self) {
-        let log = self.folder.with_extension("log");
-        self.process = Some(spawn(
-            Command::new(program("cloudcore"))
-                .arg("--config")
-                .arg(&self.config)
-                .arg("serve"),
-            &log,
-        ));
-        let kubectl = self.kubectl();
-        eventually("the API answers", async || {
-            let answer = kubectl.output(&["get", "--raw", "/readyz"]);
-            answer.status.success().then_some(())
-        })
-        .await;
+        let mut command = Command::new(program("cloudcore"));
+        command.arg("--config").arg(&self.config).arg("serve");
+        let mut process = Process::start(&mut command, &self.folder.with_extension("log"));
+        let edgectl = self.edgectl();
+        process
+            .until("the API answers", async || edgectl.run("version", None).await.0 == 0)
+            .await;
+        self.process = Some(process);
+    }
+
+    /// Asks it to end, and waits until it has, in good order.
+    pub async fn stop(&mut self) {
+        self.process.take().expect("the cloud core runs").stop().await;
     }
 
     /// As a crash would.
     pub fn kill(&mut self) {
-        end(&mut self.process);
+        self.process = None;
     }
 
     pub fn pid(&self) -> u32 {
@@ -96,9 +102,25 @@ impl CloudCore {
         )
     }
 
+    /// The kubeconfig of its admin.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.folder.join(cloudcore::serve::KUBECONFIG)
+    }
+
+    /// `edgectl`, typed beside its folder.
+    pub fn edgectl(&self) -> Shell {
+        self.shell(program("edgectl"))
+    }
+
+    /// A program that goes by its kubeconfig, typed beside its folder.
+    pub fn shell(&self, program: PathBuf) -> Shell {
+        let beside = self.folder.parent().unwrap_or(&self.folder);
+        Shell::new(program, beside, &self.kubeconfig())
+    }
+
     pub fn kubectl(&self) -> Kubectl {
         Kubectl {
-            config: self.folder.join("admin.kubeconfig"),
+            config: self.kubeconfig(),
             cache: self.folder.with_extension("kube"),
         }
     }
@@ -109,19 +131,13 @@ impl CloudCore {
     }
 }
 
-impl Drop for CloudCore {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
 /// An edge core on a data folder of its own.
 #[derive(Debug)]
 pub struct EdgeCore {
     pub name: String,
     pub config: PathBuf,
     log: PathBuf,
-    process: Option<Child>,
+    process: Option<Process>,
 }
 
 impl EdgeCore {
@@ -144,12 +160,13 @@ impl EdgeCore {
     pub fn start(&mut self) {
         assert!(self.process.is_none(), "the edge core runs already");
         let mut command = Command::new(program("edgecore"));
-        self.process = Some(spawn(command.arg("--config").arg(&self.config).arg("run"), &self.log));
+        command.arg("--config").arg(&self.config).arg("run");
+        self.process = Some(Process::start(&mut command, &self.log));
     }
 
     /// As a crash would.
     pub fn kill(&mut self) {
-        end(&mut self.process);
+        self.process = None;
     }
 
     pub fn pid(&self) -> u32 {
@@ -172,12 +189,6 @@ impl EdgeCore {
     }
 }
 
-impl Drop for EdgeCore {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
 /// Real kubectl with a cloud core's kubeconfig.
 #[derive(Debug, Clone)]
 pub struct Kubectl {
@@ -191,12 +202,7 @@ impl Kubectl {
     }
 
     fn prepared(&self) -> Command {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .parent()
-            .expect("the crate is in the repository");
-        let path = root.join("target/tools/kubectl");
-        assert!(path.exists(), "scripts/kubectl has not fetched {}", path.display());
-        let mut command = Command::new(path);
+        let mut command = Command::new(processes::kubectl());
         command
             .arg("--kubeconfig")
             .arg(&self.config)
@@ -233,29 +239,6 @@ impl Kubectl {
     }
 }
 
-fn spawn(command: &mut Command, log: &Path) -> Child {
-    let log = File::options()
-        .create(true)
-        .append(true)
-        .open(log)
-        .expect("opening the log");
-    let errors = log.try_clone().expect("sharing the log");
-    command
-        .stdin(Stdio::null())
-        .stdout(log)
-        .stderr(errors)
-        .spawn()
-        .expect("the program starts")
-}
-
-fn end(process: &mut Option<Child>) {
-    if let Some(mut process) = process.take() {
-        // It may have ended by itself; then the test says so elsewhere.
-        let _ = process.kill();
-        let _ = process.wait();
-    }
-}
-
 fn text(command: &mut Command) -> String {
     let output = command.stdin(Stdio::null()).output().expect("the program starts");
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -268,11 +251,21 @@ fn text(command: &mut Command) -> String {
 }
 
 fn free_tcp() -> u16 {
-    let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    socket.local_addr().expect("a bound socket has an address").port()
+    free(|port| TcpListener::bind(("127.0.0.1", port)).is_ok())
 }
 
 fn free_udp() -> u16 {
-    let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
-    socket.local_addr().expect("a bound socket has an address").port()
+    free(|port| UdpSocket::bind(("127.0.0.1", port)).is_ok())
+}
+
+/// Processes of tests start to look at different places.
+fn free(is_free: impl Fn(u16) -> bool) -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let count = u32::from(PORTS.end - PORTS.start);
+    let begin = std::process::id().wrapping_mul(17);
+    (0..count)
+        .map(|_| begin.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed).into()) % count)
+        .filter_map(|offset| Some(PORTS.start + u16::try_from(offset).ok()?))
+        .find(|port| is_free(*port))
+        .expect("a port is free")
 }

@@ -5,3 +5,4 @@ pub mod cores;
 pub mod http;
 pub mod processes;
 pub mod replay;
+pub mod shell;

@@ -1,35 +1,26 @@
-//! The real programs, each a process with a data folder of its own: built, started, waited for, and killed by their id.
+//! Our programs as processes: built, started, ended by their id, and what they print.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command as Blocking, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
-use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use tokio::io::AsyncWriteExt as _;
-use tokio::process::{Child, Command};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
-/// How long a condition may take to come true, on a machine that builds at the same time.
-pub const PATIENCE: Duration = Duration::from_secs(60);
-
-/// How long a process may take to end by itself.
-const GRACE: Duration = Duration::from_secs(20);
-
-/// Between looks at a condition.
-const LOOK: Duration = Duration::from_millis(50);
+use crate::cores::{DEADLINE, eventually};
 
 /// The path of one of our programs, built from what is here now.
 ///
 /// Cargo builds no programs of other crates for a test. All of them are built at once, with the features they have
 /// together, so that this costs nothing after `cargo build --workspace`.
-pub fn program(name: &str) -> anyhow::Result<PathBuf> {
-    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let folder = BUILT.get_or_init(|| build().map_err(|error| format!("{error:#}")));
-    let path = folder.as_ref().map_err(|error| anyhow::anyhow!("{error}"))?.join(name);
-    ensure!(path.exists(), "there is no program {}", path.display());
-    Ok(path)
+pub fn program(name: &str) -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let path = BUILT.get_or_init(|| build().expect("our programs build")).join(name);
+    assert!(path.exists(), "there is no program {}", path.display());
+    path
 }
 
 fn build() -> anyhow::Result<PathBuf> {
@@ -45,8 +36,7 @@ fn build() -> anyhow::Result<PathBuf> {
         Some(name) => name,
         None => bail!("the test is not where cargo puts tests"),
     };
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let built = Blocking::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let built = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args([
             "build",
             "--quiet",
@@ -58,7 +48,7 @@ fn build() -> anyhow::Result<PathBuf> {
         ])
         .arg("--target-dir")
         .arg(target)
-        .current_dir(root)
+        .current_dir(repository())
         .output()
         .context("running cargo")?;
     ensure!(
@@ -69,7 +59,20 @@ fn build() -> anyhow::Result<PathBuf> {
     Ok(folder.to_owned())
 }
 
-/// A process that runs until it is stopped; it is killed when it is dropped.
+/// Real kubectl.
+pub fn kubectl() -> PathBuf {
+    let path = repository().join("target/tools/kubectl");
+    assert!(path.exists(), "scripts/kubectl has not fetched {}", path.display());
+    path
+}
+
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("the crate is in the repository")
+}
+
+/// A process that runs until it is ended; it is killed when it is dropped.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -77,25 +80,22 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a program; what it prints goes to a file.
-    pub fn start<A: AsRef<OsStr>>(
-        program: &Path,
-        args: impl IntoIterator<Item = A>,
-        log: &Path,
-    ) -> anyhow::Result<Self> {
-        let file = std::fs::OpenOptions::new().create(true).append(true).open(log)?;
-        let child = Command::new(program)
-            .args(args)
-            .stdin(Stdio::null())
-            .stdout(file.try_clone()?)
-            .stderr(file)
-            .kill_on_drop(true)
-            .spawn()
-            .with_context(|| format!("starting {}", program.display()))?;
-        Ok(Self { child, log: log.to_owned() })
+    /// Starts a program; what it prints is added to a file.
+    pub fn start(command: &mut Command, log: &Path) -> Self {
+        let file = File::options()
+            .create(true)
+            .append(true)
+            .open(log)
+            .expect("opening the log");
+        let errors = file.try_clone().expect("sharing the log");
+        let child = command.stdin(Stdio::null()).stdout(file).stderr(errors).spawn();
+        Self {
+            child: child.expect("the program starts"),
+            log: log.to_owned(),
+        }
     }
 
-    pub fn id(&self) -> Option<u32> {
+    pub fn id(&self) -> u32 {
         self.child.id()
     }
 
@@ -104,115 +104,52 @@ impl Process {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// Waits for a condition; fails when the process ends or the condition stays false for too long.
-    pub async fn until(&mut self, what: &str, mut condition: impl AsyncFnMut() -> bool) -> anyhow::Result<()> {
-        let waited = timeout(PATIENCE, async {
-            loop {
-                if condition().await {
-                    return Ok(());
-                }
-                if let Some(status) = self.child.try_wait()? {
-                    bail!("it ended with {status} before {what}:\n{}", self.log());
-                }
-                sleep(LOOK).await;
+    /// How it ended, if it did.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("a child can be waited for")
+    }
+
+    /// Waits for a condition, and fails at once when the process ends before it is true.
+    pub async fn until(&mut self, what: &str, mut condition: impl AsyncFnMut() -> bool) {
+        eventually(what, async || {
+            if let Some(status) = self.ended() {
+                panic!("it ended with {status} before {what}:\n{}", self.log());
             }
-        });
-        let waited = waited.await;
-        waited.unwrap_or_else(|_| bail!("{what} did not come true:\n{}", self.log()))
+            condition().await.then_some(())
+        })
+        .await;
     }
 
-    /// Asks it to end, as a service manager does, and waits for that.
-    pub async fn stop(mut self) -> anyhow::Result<()> {
-        let id = self.child.id().context("it has ended already")?;
-        let killed = Command::new("kill").args(["-TERM", &id.to_string()]).status().await?;
-        ensure!(killed.success(), "kill -TERM {id} failed");
-        let Ok(status) = timeout(GRACE, self.child.wait()).await else {
-            bail!("it did not end:\n{}", self.log());
-        };
-        let status = status?;
-        ensure!(status.success(), "it ended with {status}:\n{}", self.log());
-        Ok(())
-    }
-
-    /// Kills it at once, as a power cut does.
-    pub async fn kill(mut self) -> anyhow::Result<()> {
-        self.child.kill().await.context("killing it")
+    /// Asks it to end, as a service manager does, and waits until it has, in good order.
+    pub async fn stop(mut self) {
+        let id = self.id().to_string();
+        let asked = Command::new("kill").args(["-TERM", &id]).status();
+        assert!(asked.expect("kill starts").success(), "kill -TERM {id} failed");
+        let status = eventually("it ends when asked to", async || self.ended()).await;
+        assert!(status.success(), "it ended with {status}:\n{}", self.log());
     }
 }
 
-/// A running `cloudcore serve`.
-#[derive(Debug)]
-pub struct CloudCore {
-    pub process: Process,
-    folder: PathBuf,
-}
-
-impl CloudCore {
-    /// Starts one on this data folder, which may be one that was left, on free ports of this host.
-    pub async fn start(folder: &Path) -> anyhow::Result<Self> {
-        std::fs::create_dir_all(folder)?;
-        let kubeconfig = folder.join(cloudcore::serve::KUBECONFIG);
-        // The one of an earlier run names another port.
-        let _ = std::fs::remove_file(&kubeconfig);
-        let config = folder.join("cloudcore.toml");
-        let text = format!(
-            "data = {:?}\napi = \"127.0.0.1:0\"\nhub = \"127.0.0.1:0\"\nhosts = [\"127.0.0.1\"]\n",
-            folder.display().to_string()
-        );
-        std::fs::write(&config, text)?;
-        let args = [OsStr::new("--config"), config.as_os_str(), OsStr::new("serve")];
-        let mut process = Process::start(&program("cloudcore")?, args, &folder.join("log"))?;
-        process
-            .until("its kubeconfig was there", async || kubeconfig.exists())
-            .await?;
-        let mut core = Self { process, folder: folder.to_owned() };
-        core.until_ready().await?;
-        Ok(core)
+impl Drop for Process {
+    /// As a crash would.
+    fn drop(&mut self) {
+        // It may have ended by itself; then the test says so elsewhere.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
-
-    async fn until_ready(&mut self) -> anyhow::Result<()> {
-        let kubeconfig = self.kubeconfig();
-        let edgectl = program("edgectl")?;
-        let ready = async || {
-            let args = [
-                OsStr::new("--kubeconfig"),
-                kubeconfig.as_os_str(),
-                OsStr::new("version"),
-            ];
-            run(&edgectl, args, None)
-                .await
-                .is_ok_and(|output| output.status.success())
-        };
-        self.process.until("its API answered", ready).await
-    }
-
-    /// The kubeconfig of its admin, with the address of its API.
-    pub fn kubeconfig(&self) -> PathBuf {
-        self.folder.join(cloudcore::serve::KUBECONFIG)
-    }
-
-    pub fn folder(&self) -> &Path {
-        &self.folder
-    }
-}
-
-/// Runs a program to its end, with this on its standard input.
-pub async fn run<A: AsRef<OsStr>>(
-    program: &Path,
-    args: impl IntoIterator<Item = A>,
-    input: Option<&str>,
-) -> anyhow::Result<Output> {
-    run_command(Command::new(program).args(args), input).await
 }
 
 /// Runs a command to its end, with this on its standard input.
-pub async fn run_command(command: &mut Command, input: Option<&str>) -> anyhow::Result<Output> {
+pub async fn run(command: &mut tokio::process::Command, input: Option<&str>) -> Output {
     command.stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() });
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-    let mut child = command.spawn().with_context(|| format!("starting {command:?}"))?;
+    let mut child = command.spawn().expect("the program starts");
     if let (Some(mut stdin), Some(input)) = (child.stdin.take(), input) {
-        stdin.write_all(input.as_bytes()).await?;
+        // It may end before it has read all of it.
+        let _ = stdin.write_all(input.as_bytes()).await;
     }
-    let ended = timeout(PATIENCE, child.wait_with_output()).await;
-    Ok(ended.with_context(|| format!("{command:?} did not end"))??)
+    let ended = timeout(DEADLINE, child.wait_with_output()).await;
+    ended
+        .unwrap_or_else(|_| panic!("{command:?} did not end"))
+        .expect("what it prints can be read")
 }

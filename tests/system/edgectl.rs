@@ -1,14 +1,8 @@
 //! `edgectl` against a running cloud core: what people type, what they read, and with which code it ends.
 
-use std::path::PathBuf;
-use std::process::Stdio;
-
 use tempfile::TempDir;
-use tokio::io::AsyncReadExt as _;
-use tokio::process::Command;
-use tokio::time::timeout;
-
-use tests::processes::{CloudCore, PATIENCE, program, run_command};
+use tests::cores::CloudCore;
+use tests::shell::{Shell, has};
 
 const WEB: &str = "
 apiVersion: v1
@@ -35,80 +29,17 @@ metadata: {name: settings, namespace: demo}
 data: {a: \"1\", b: \"2\"}
 ";
 
-struct Shell {
-    folder: TempDir,
-    core: CloudCore,
-    edgectl: PathBuf,
-}
-
-impl Shell {
-    async fn start() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let core = CloudCore::start(&folder.path().join("cloud")).await.unwrap();
-        Self { folder, core, edgectl: program("edgectl").unwrap() }
-    }
-
-    fn command(&self, line: &str) -> Command {
-        let mut command = Command::new(&self.edgectl);
-        command
-            .args(line.split_whitespace())
-            .current_dir(self.folder.path())
-            .env("KUBECONFIG", self.core.kubeconfig())
-            .kill_on_drop(true);
-        command
-    }
-
-    /// Runs a command and returns its exit code and what it printed.
-    async fn run(&self, line: &str, input: Option<&str>) -> (i32, String) {
-        let output = run_command(&mut self.command(line), input).await.unwrap();
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        (
-            output.status.code().unwrap(),
-            text(&output.stdout) + &text(&output.stderr),
-        )
-    }
-
-    async fn ok(&self, line: &str) -> String {
-        let (code, out) = self.run(line, None).await;
-        assert_eq!(code, 0, "edgectl {line}: {out}");
-        out
-    }
-
-    async fn fails(&self, line: &str, code: i32) -> String {
-        let (ended, out) = self.run(line, None).await;
-        assert_eq!(ended, code, "edgectl {line}: {out}");
-        out
-    }
-
-    async fn apply(&self, text: &str) -> String {
-        let (code, out) = self.run("apply -f -", Some(text)).await;
-        assert_eq!(code, 0, "{out}");
-        out
-    }
-
-    /// Runs a command until it prints this.
-    async fn prints(&self, line: &str, wanted: &str) {
-        let mut last = String::new();
-        let printed = timeout(PATIENCE, async {
-            while !last.contains(wanted) {
-                last = self.run(line, None).await.1;
-            }
-        });
-        let printed = printed.await.is_ok();
-        assert!(printed, "edgectl {line} does not print {wanted:?}:\n{last}");
-    }
-}
-
-#[track_caller]
-fn has(out: &str, parts: &[&str]) {
-    for part in parts {
-        assert!(out.contains(part), "{part:?} is not in:\n{out}");
-    }
+/// A cloud core, and the edgectl that speaks to it.
+async fn start(folder: &TempDir) -> (CloudCore, Shell) {
+    let core = CloudCore::start(folder.path()).await;
+    let edgectl = core.edgectl();
+    (core, edgectl)
 }
 
 #[tokio::test]
 async fn objects_come_and_go() {
-    let shell = Shell::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let (mut core, shell) = start(&folder).await;
     has(&shell.ok("version").await, &["edgectl", "cloud core  v1."]);
     has(
         &shell.apply(WEB).await,
@@ -150,7 +81,9 @@ async fn objects_come_and_go() {
     has(&shell.ok("get cm settings -n demo -o json").await, &["\"a\": \"1\""]);
 
     // The controllers run, and with no node the pods wait.
-    shell.prints("get pods -n demo -l app=web", "Pending").await;
+    shell
+        .until("get pods -n demo -l app=web", |out| out.contains("Pending"))
+        .await;
     has(
         &shell.ok("get deploy,rs -n demo").await,
         &["deployment.apps/web", "replicaset.apps/web-"],
@@ -176,31 +109,35 @@ async fn objects_come_and_go() {
         &shell.ok("delete deploy -l app=web -n demo").await,
         &["deployment.apps/web deleted"],
     );
-    shell.prints("get pods -n demo", "nothing found").await;
+    shell
+        .until("get pods -n demo", |out| out.contains("nothing found"))
+        .await;
     has(&shell.ok("delete ns demo").await, &["namespace/demo deleted"]);
     has(
         &shell.fails("get ns demo", 1).await,
         &["namespaces \"demo\" not found: look for it with"],
     );
     assert_eq!(shell.ok("delete ns demo --ignore-not-found").await, "");
-    shell.core.process.stop().await.unwrap();
+    core.stop().await;
 }
 
 #[tokio::test]
 async fn failures_say_what_to_do() {
-    let shell = Shell::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let (mut core, shell) = start(&folder).await;
     has(&shell.fails("fly", 64).await, &["fly", "Usage"]);
     has(
         &shell.fails("get things", 1).await,
         &["no resource \"things\"", "configmaps"],
     );
+    has(&shell.fails("get deploymets", 1).await, &["did you mean deployments?"]);
     has(&shell.fails("get pod ../x", 64).await, &["RESOURCE/NAME"]);
     has(&shell.fails("get pods a -A", 64).await, &["-n NAMESPACE"]);
     has(&shell.fails("get pods -o table", 64).await, &["json, yaml, name, wide"]);
     has(&shell.fails("delete pods", 64).await, &["say which pods"]);
     has(&shell.fails("backup here.db", 64).await, &["absolute"]);
     has(
-        &shell.fails("get pods --kubeconfig nowhere", 1).await,
+        &shell.fails("get pods --kubeconfig nowhere", 78).await,
         &["no kubeconfig at nowhere", "admin.kubeconfig"],
     );
     let (code, out) = shell
@@ -218,25 +155,45 @@ async fn failures_say_what_to_do() {
     has(&out, &["no Pod in v2"]);
     has(&shell.fails("logs nobody", 1).await, &["pods \"nobody\" not found"]);
 
-    let Shell { folder, core, edgectl } = shell;
-    let kubeconfig = core.kubeconfig();
-    core.process.stop().await.unwrap();
-    let mut command = Command::new(edgectl);
-    command
-        .args(["get", "pods", "--kubeconfig"])
-        .arg(kubeconfig)
-        .current_dir(folder.path());
-    let output = run_command(&mut command, None).await.unwrap();
-    assert_eq!(output.status.code(), Some(1));
+    // Where a file is wrong, its line or its object is said.
+    for (text, parts) in [
+        ("a: 1\n b: [\n", &["bad.yaml: ", "line 2"][..]),
+        (
+            "apiVersion: v1\nkind: Pod\nkind: Pod\n",
+            &["bad.yaml: ", "line 3", "kind"],
+        ),
+        (
+            "{apiVersion: v1, kind: Pod, metadata: {name: a}}\n---\n{kind: Pod}\n",
+            &["bad.yaml, object 2: ", "no apiVersion"],
+        ),
+        (
+            "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {n: 1}}",
+            &["configmap/a, in bad.yaml: ", "data"],
+        ),
+    ] {
+        shell.file("bad.yaml", text);
+        for line in ["apply -f bad.yaml", "create -f bad.yaml"] {
+            has(&shell.fails(line, 1).await, parts);
+        }
+    }
+    has(&shell.ok("get cm").await, &["kube-root-ca.crt"]);
+    has(&shell.fails("get cm a", 1).await, &["not found"]);
     has(
-        &String::from_utf8_lossy(&output.stderr),
+        &shell.fails("apply -f nowhere.yaml", 1).await,
+        &["reading nowhere.yaml", "No such file"],
+    );
+
+    core.stop().await;
+    has(
+        &shell.fails("get pods", 1).await,
         &["no cloud core answers at https://127.0.0.1:", "cloudcore serve"],
     );
 }
 
 #[tokio::test]
 async fn administrators_get_their_answers() {
-    let shell = Shell::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let (mut core, shell) = start(&folder).await;
     has(&shell.ok("token list").await, &["no join tokens"]);
     has(&shell.ok("node list").await, &["no nodes"]);
     let token = shell.ok("token create --ttl 2h --name edge-1 --label site=a").await;
@@ -264,59 +221,177 @@ async fn administrators_get_their_answers() {
     has(&shell.fails("node delete edge-2", 1).await, &["not found"]);
     has(&shell.ok("node delete edge-1").await, &["node edge-1 deleted"]);
 
-    let file = shell.folder.path().join("backup.db");
+    let file = folder.path().join("backup.db");
     has(
         &shell.ok(&format!("backup {}", file.display())).await,
         &["backed up at revision"],
     );
     assert!(file.exists());
-    shell.core.process.stop().await.unwrap();
+    core.stop().await;
 }
 
 #[tokio::test]
 async fn a_watch_goes_on() {
-    let shell = Shell::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let (mut core, shell) = start(&folder).await;
     shell
         .apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: first}}")
         .await;
-    let mut watch = shell.command("get cm -w").stdout(Stdio::piped()).spawn().unwrap();
-    let mut out = watch.stdout.take().unwrap();
-    let mut printed = String::new();
-    let mut wait_for = async |wanted: &str| {
-        let mut piece = [0; 1024];
-        while !printed.contains(wanted) {
-            let read = timeout(PATIENCE, out.read(&mut piece))
-                .await
-                .expect("nothing printed in time")
-                .unwrap();
-            assert!(read > 0, "the watch ended: {printed}");
-            printed.push_str(&String::from_utf8_lossy(&piece[..read]));
-        }
-    };
-    wait_for("first").await;
+    let mut watch = shell.start("get cm -w");
+    watch.until("first").await;
     shell
         .apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: second}}")
         .await;
-    wait_for("second").await;
-    watch.kill().await.unwrap();
+    let printed = watch.until("second").await;
     assert_eq!(printed.matches("NAME").count(), 1, "{printed}");
-    shell.core.process.stop().await.unwrap();
+    core.stop().await;
 }
 
 #[tokio::test]
 async fn what_is_stored_outlives_the_process() {
     let folder = tempfile::tempdir().unwrap();
-    let data = folder.path().join("cloud");
-    let mut shell = Shell {
-        core: CloudCore::start(&data).await.unwrap(),
-        edgectl: program("edgectl").unwrap(),
-        folder,
-    };
+    let (mut core, shell) = start(&folder).await;
     shell
         .apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: kept}, data: {a: b}}")
         .await;
-    shell.core.process.kill().await.unwrap();
-    shell.core = CloudCore::start(&data).await.unwrap();
+    core.kill();
+    core.start_again().await;
     has(&shell.ok("get cm kept -o yaml").await, &["a: b"]);
-    shell.core.process.stop().await.unwrap();
+    core.stop().await;
+}
+
+#[tokio::test]
+async fn a_name_that_is_not_there_has_a_near_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut core, shell) = start(&folder).await;
+    shell.apply(WEB).await;
+    let near = "configmaps \"setings\" not found: did you mean configmap/settings?";
+    for line in [
+        "get cm setings",
+        "get cm/setings -o json",
+        "delete cm setings",
+        "get cm setings -w",
+    ] {
+        has(&shell.fails(&format!("{line} -n demo"), 1).await, &[near]);
+    }
+    let elsewhere = "configmaps \"settings\" not found: there is one in namespace demo; say -n demo";
+    for line in ["get cm settings", "delete cm settings"] {
+        has(&shell.fails(line, 1).await, &[elsewhere]);
+    }
+    has(
+        &shell.fails("logs deploy/wbe -n demo", 1).await,
+        &["did you mean deployment.apps/web?"],
+    );
+    has(
+        &shell.fails("logs deploy/web", 1).await,
+        &["there is one in namespace demo"],
+    );
+    has(
+        &shell.fails("logs cm/settings -n demo", 64).await,
+        &["configmap/settings has no pods of its own"],
+    );
+    has(
+        &shell.fails("logs -l app=none -n demo", 1).await,
+        &["no pod belongs to the labels app=none"],
+    );
+    has(&shell.fails("get ns dem", 1).await, &["did you mean namespace/demo?"]);
+    // Several, of which one is there.
+    let several = shell.fails("get cm settings setings -n demo -o name", 1).await;
+    has(&several, &["configmap/settings\n", near]);
+    has(
+        &shell.fails("delete cm a b -n demo", 1).await,
+        &["\"a\" not found", "\"b\" not found", "2 of 2"],
+    );
+    core.stop().await;
+}
+
+#[tokio::test]
+async fn a_dry_run_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut core, shell) = start(&folder).await;
+    let map =
+        |value: &str| format!("{{apiVersion: v1, kind: ConfigMap, metadata: {{name: a}}, data: {{k: '{value}'}}}}");
+    shell.file("a.yaml", &map("1"));
+    for (how, said) in [("server", "(server dry run)"), ("client", "(dry run)")] {
+        for line in ["apply", "create"] {
+            let out = shell.ok(&format!("{line} -f a.yaml --dry-run={how}")).await;
+            assert_eq!(out, format!("configmap/a created {said}\n"));
+        }
+        has(&shell.fails("get cm a", 1).await, &["not found"]);
+    }
+    shell.ok("create -f a.yaml").await;
+    has(
+        &shell.fails("create -f a.yaml", 1).await,
+        &["configmap/a, in a.yaml: ", "already exists", "edgectl apply"],
+    );
+    let is = async |value: &str| has(&shell.ok("get cm a -o yaml").await, &[&format!("k: \"{value}\"")]);
+    for (how, said) in [("server", "(server dry run)"), ("client", "(dry run)")] {
+        shell.file("a.yaml", &map("2"));
+        let out = shell.ok(&format!("apply -f a.yaml --dry-run={how}")).await;
+        assert_eq!(out, format!("configmap/a configured {said}\n"));
+        is("1").await;
+        for line in ["delete cm a", "delete -f a.yaml"] {
+            let out = shell.ok(&format!("{line} --dry-run={how}")).await;
+            assert_eq!(out, format!("configmap/a deleted {said}\n"));
+        }
+        is("1").await;
+        has(
+            &shell.fails(&format!("delete cm b --dry-run={how}"), 1).await,
+            &["not found"],
+        );
+    }
+    // The server judges what this program does not.
+    shell.file(
+        "a.yaml",
+        "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, dta: {}}",
+    );
+    has(
+        &shell.fails("apply -f a.yaml --dry-run=server", 1).await,
+        &["unknown field \"dta\""],
+    );
+    has(
+        &shell.fails("apply -f a.yaml --dry-run=maybe", 64).await,
+        &["server, client"],
+    );
+
+    // A name that the server makes is made by `create` alone.
+    shell.file(
+        "b.yaml",
+        "{apiVersion: v1, kind: ConfigMap, metadata: {generateName: made-}}",
+    );
+    has(&shell.ok("create -f b.yaml").await, &["configmap/made-"]);
+    has(
+        &shell.fails("apply -f b.yaml", 1).await,
+        &["metadata.generateName", "edgectl create"],
+    );
+    core.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_owned_goes_first_or_after_or_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut core, shell) = start(&folder).await;
+    for (how, stays) in [("background", false), ("foreground", false), ("orphan", true)] {
+        shell.apply(WEB).await;
+        shell
+            .until("get pods -n demo -o name", |out| out.lines().count() == 2)
+            .await;
+        shell.ok(&format!("delete deploy web -n demo --cascade={how}")).await;
+        has(&shell.fails("get deploy web -n demo", 1).await, &["not found"]);
+        if stays {
+            // Nobody owns the set any more, and what it owns is still its own.
+            let orphan = |out: &str| out.contains("kind: ReplicaSet") && !out.contains("kind: Deployment");
+            shell.until("get rs -n demo -o yaml", orphan).await;
+            assert_eq!(shell.ok("get pods -n demo -o name").await.lines().count(), 2);
+        } else {
+            shell
+                .until("get rs,pods -n demo", |out| out.contains("nothing found"))
+                .await;
+        }
+    }
+    has(
+        &shell.fails("delete deploy web -n demo --cascade=later", 64).await,
+        &["background, foreground, orphan"],
+    );
+    core.stop().await;
 }

@@ -2,19 +2,12 @@
 //!
 //! `scripts/kubectl` fetches it; these tests are ignored unless asked for, because they need it.
 
-use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::time::Duration;
+use std::path::PathBuf;
 
 use tempfile::TempDir;
-use tokio::io::AsyncReadExt as _;
-use tokio::process::Command;
-use tokio::time::timeout;
-
 use tests::api_server::{ApiServer, TOKEN};
-
-const ANSWER: Duration = Duration::from_secs(30);
+use tests::processes::kubectl;
+use tests::shell::{Shell, has};
 
 const WEB: &str = "
 apiVersion: apps/v1
@@ -42,25 +35,21 @@ metadata: {name: settings, namespace: demo}
 data: {a: \"1\"}
 ";
 
-/// A server and the kubectl that speaks to it.
-struct Shell {
-    folder: TempDir,
+/// A server, and the kubectl that speaks to it.
+struct Bench {
+    /// Goes when the test ends.
+    _folder: TempDir,
     server: ApiServer,
-    kubectl: PathBuf,
+    kubectl: Shell,
+    path: PathBuf,
 }
 
-impl Shell {
+impl Bench {
     async fn start() -> Self {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let kubectl = root.join("target/tools/kubectl");
-        assert!(
-            kubectl.exists(),
-            "scripts/kubectl has not fetched {}",
-            kubectl.display()
-        );
         let folder = tempfile::tempdir().unwrap();
-        let server = ApiServer::start(&folder.path().join("store")).await.unwrap();
-        std::fs::write(folder.path().join("ca.pem"), &server.authority_pem).unwrap();
+        let path = folder.path().to_owned();
+        let server = ApiServer::start(&path.join("store")).await.unwrap();
+        std::fs::write(path.join("ca.pem"), &server.authority_pem).unwrap();
         let config = format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: here\n\
              clusters:\n- name: here\n  cluster: {{server: '{}', certificate-authority: ca.pem}}\n\
@@ -68,65 +57,17 @@ impl Shell {
              contexts:\n- name: here\n  context: {{cluster: here, user: admin, namespace: demo}}\n",
             server.url()
         );
-        std::fs::write(folder.path().join("kubeconfig"), config).unwrap();
-        Self { folder, server, kubectl }
-    }
-
-    fn command(&self, line: &str) -> Command {
-        let mut command = Command::new(&self.kubectl);
-        command
-            .args(line.split_whitespace())
-            .current_dir(self.folder.path())
-            .env("KUBECONFIG", self.folder.path().join("kubeconfig"))
-            .env("HOME", self.folder.path())
-            .stdin(Stdio::null())
-            .kill_on_drop(true);
-        command
-    }
-
-    /// Runs a command that has to succeed, and returns what it printed.
-    async fn ok(&self, line: &str) -> String {
-        self.ok_with(line, "KUBE_EDITOR", "true").await
-    }
-
-    async fn ok_with(&self, line: &str, variable: &str, value: impl AsRef<OsStr>) -> String {
-        let (success, out) = self.run(self.command(line).env(variable, value)).await;
-        assert!(success, "kubectl {line}: {out}");
-        out
-    }
-
-    /// Runs a command that has to fail, and returns what it printed.
-    async fn refused(&self, line: &str) -> String {
-        let (success, out) = self.run(&mut self.command(line)).await;
-        assert!(!success, "kubectl {line} passed: {out}");
-        out
-    }
-
-    async fn run(&self, command: &mut Command) -> (bool, String) {
-        let output = timeout(ANSWER, command.output())
-            .await
-            .expect("kubectl did not end")
-            .unwrap();
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        (output.status.success(), text(&output.stdout) + &text(&output.stderr))
-    }
-
-    fn file(&self, name: &str, text: &str) {
-        std::fs::write(self.folder.path().join(name), text).unwrap();
-    }
-}
-
-#[track_caller]
-fn has(out: &str, parts: &[&str]) {
-    for part in parts {
-        assert!(out.contains(part), "{part:?} is not in:\n{out}");
+        std::fs::write(path.join("kubeconfig"), config).unwrap();
+        let kubectl = Shell::new(kubectl(), &path, &path.join("kubeconfig"));
+        Self { _folder: folder, server, kubectl, path }
     }
 }
 
 #[tokio::test]
 #[ignore = "needs the kubectl that scripts/kubectl fetches"]
 async fn what_people_type() {
-    let shell = Shell::start().await;
+    let bench = Bench::start().await;
+    let shell = &bench.kubectl;
     has(&shell.ok("version").await, &["Server Version: v1."]);
     has(
         &shell.ok("api-resources").await,
@@ -214,7 +155,7 @@ async fn what_people_type() {
         .ok("patch cm made --type=json -p [{\"op\":\"add\",\"path\":\"/data/k\",\"value\":\"v\"}]")
         .await;
     shell.file("editor", "#!/bin/sh\nsed -i 's/k: v/k: edited/' \"$1\"\n");
-    let editor = format!("sh {}", shell.folder.path().join("editor").display());
+    let editor = format!("sh {}", bench.path.join("editor").display());
     has(&shell.ok_with("edit cm made", "KUBE_EDITOR", editor).await, &["edited"]);
     assert_eq!(
         shell.ok("get cm made -o jsonpath={.data}").await,
@@ -269,32 +210,19 @@ async fn what_people_type() {
         &shell.refused("create cm late -n demo").await,
         &["because it is being terminated"],
     );
-    shell.server.stop().await;
+    bench.server.stop().await;
 }
 
 #[tokio::test]
 #[ignore = "needs the kubectl that scripts/kubectl fetches"]
 async fn a_watch_prints_what_happens() {
-    let shell = Shell::start().await;
+    let bench = Bench::start().await;
+    let shell = &bench.kubectl;
     shell.ok("create namespace demo").await;
     shell.ok("create configmap first").await;
-    let mut watch = shell.command("get cm --watch").stdout(Stdio::piped()).spawn().unwrap();
-    let mut out = watch.stdout.take().unwrap();
-    let mut printed = String::new();
-    let mut wait_for = async |wanted: &str| {
-        let mut piece = [0; 1024];
-        while !printed.contains(wanted) {
-            let read = timeout(ANSWER, out.read(&mut piece))
-                .await
-                .expect("nothing printed in time")
-                .unwrap();
-            assert!(read > 0, "the watch ended: {printed}");
-            printed.push_str(&String::from_utf8_lossy(&piece[..read]));
-        }
-    };
-    wait_for("first").await;
+    let mut watch = shell.start("get cm --watch");
+    watch.until("first").await;
     shell.ok("create configmap second").await;
-    wait_for("second").await;
-    watch.kill().await.unwrap();
-    shell.server.stop().await;
+    watch.until("second").await;
+    bench.server.stop().await;
 }

@@ -1,12 +1,9 @@
 //! Real `kubectl` against a running `cloudcore serve`: its certificate, its controllers and its scheduler, with no node.
 
-use std::path::{Path, PathBuf};
-
 use tempfile::TempDir;
-use tokio::process::Command;
-use tokio::time::timeout;
-
-use tests::processes::{CloudCore, PATIENCE, run_command};
+use tests::cores::CloudCore;
+use tests::processes::kubectl;
+use tests::shell::{Shell, has};
 
 const WEB: &str = "
 apiVersion: v1
@@ -44,74 +41,11 @@ spec:
     spec: {containers: [{name: agent, image: 'agent:1'}]}
 ";
 
-struct Shell {
-    folder: TempDir,
-    core: CloudCore,
-    kubectl: PathBuf,
-}
-
-impl Shell {
-    async fn start() -> Self {
-        let kubectl = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools/kubectl");
-        assert!(
-            kubectl.exists(),
-            "scripts/kubectl has not fetched {}",
-            kubectl.display()
-        );
-        let folder = tempfile::tempdir().unwrap();
-        let core = CloudCore::start(&folder.path().join("cloud")).await.unwrap();
-        Self { folder, core, kubectl }
-    }
-
-    async fn run(&self, line: &str) -> (bool, String) {
-        let mut command = Command::new(&self.kubectl);
-        command
-            .args(line.split_whitespace())
-            .current_dir(self.folder.path())
-            .env("KUBECONFIG", self.core.kubeconfig())
-            .env("HOME", self.folder.path());
-        let output = run_command(&mut command, None).await.unwrap();
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        (output.status.success(), text(&output.stdout) + &text(&output.stderr))
-    }
-
-    async fn ok(&self, line: &str) -> String {
-        let (success, out) = self.run(line).await;
-        assert!(success, "kubectl {line}: {out}");
-        out
-    }
-
-    async fn refused(&self, line: &str) -> String {
-        let (success, out) = self.run(line).await;
-        assert!(!success, "kubectl {line} passed: {out}");
-        out
-    }
-
-    /// Runs a command until what it prints is right.
-    async fn until(&self, line: &str, right: impl Fn(&str) -> bool) -> String {
-        let mut last = String::new();
-        let waited = timeout(PATIENCE, async {
-            loop {
-                last = self.run(line).await.1;
-                if right(&last) {
-                    return;
-                }
-            }
-        });
-        assert!(waited.await.is_ok(), "kubectl {line} goes on printing:\n{last}");
-        last
-    }
-
-    fn file(&self, name: &str, text: &str) {
-        std::fs::write(self.folder.path().join(name), text).unwrap();
-    }
-}
-
-#[track_caller]
-fn has(out: &str, parts: &[&str]) {
-    for part in parts {
-        assert!(out.contains(part), "{part:?} is not in:\n{out}");
-    }
+/// A cloud core, and the kubectl that speaks to it.
+async fn start(folder: &TempDir) -> (CloudCore, Shell) {
+    let core = CloudCore::start(folder.path()).await;
+    let kubectl = core.shell(kubectl());
+    (core, kubectl)
 }
 
 fn lines(out: &str) -> usize {
@@ -121,7 +55,8 @@ fn lines(out: &str) -> usize {
 #[tokio::test]
 #[ignore = "needs the kubectl that scripts/kubectl fetches"]
 async fn a_deployment_lives_without_a_node() {
-    let shell = Shell::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let (mut core, shell) = start(&folder).await;
     has(&shell.ok("version").await, &["Server Version: v1."]);
     shell.file("web.yaml", WEB);
     has(
@@ -203,13 +138,14 @@ async fn a_deployment_lives_without_a_node() {
     shell
         .until("get rs,pods", |out| out.contains("No resources found"))
         .await;
-    shell.core.process.stop().await.unwrap();
+    core.stop().await;
 }
 
 #[tokio::test]
 #[ignore = "needs the kubectl that scripts/kubectl fetches"]
 async fn a_namespace_is_emptied() {
-    let shell = Shell::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let (mut core, shell) = start(&folder).await;
     shell.file("web.yaml", WEB);
     shell.ok("apply -f web.yaml").await;
     shell.ok("create configmap made -n demo --from-literal=a=b").await;
@@ -232,13 +168,14 @@ async fn a_namespace_is_emptied() {
         );
     }
     has(&shell.ok("create namespace demo").await, &["created"]);
-    shell.core.process.stop().await.unwrap();
+    core.stop().await;
 }
 
 #[tokio::test]
 #[ignore = "needs the kubectl that scripts/kubectl fetches"]
 async fn nodes_that_are_not_in_contact_keep_their_place() {
-    let shell = Shell::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let (mut core, shell) = start(&folder).await;
     shell.file(
         "node.yaml",
         "{apiVersion: v1, kind: Node, metadata: {name: edge, labels: {site: a}}}",
@@ -302,5 +239,5 @@ async fn nodes_that_are_not_in_contact_keep_their_place() {
     shell
         .until("get pods -l app=agent", |out| out.contains("No resources found"))
         .await;
-    shell.core.process.stop().await.unwrap();
+    core.stop().await;
 }

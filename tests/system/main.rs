@@ -3,9 +3,15 @@
 #[cfg(test)]
 mod api;
 #[cfg(test)]
+mod command_lines;
+#[cfg(test)]
 mod corpus;
 #[cfg(test)]
 mod edgectl;
+#[cfg(test)]
+mod edgectl_nodes;
+#[cfg(test)]
+mod edgectl_trust;
 #[cfg(test)]
 mod enrolment;
 #[cfg(test)]

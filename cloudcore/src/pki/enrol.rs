@@ -65,9 +65,11 @@ pub(super) enum Refusal {
          `cloudcore token create --replace {0}`"
     )]
     NameTaken(String),
-    #[error("this node's key was revoked; remove its identity folder and join with a new key")]
+    #[error("this node's key was revoked; remove node.key and enrolment.json from its data folder and join again")]
     KeyRevoked,
-    #[error("this node's key belongs to the node {0}; remove its identity folder to join under another name")]
+    #[error(
+        "this node's key belongs to the node {0}; remove node.key and enrolment.json from its data folder to join under another name"
+    )]
     KeyInUse(String),
     #[error("the cloud cannot enrol nodes now: {0}; try again later")]
     Unavailable(String),

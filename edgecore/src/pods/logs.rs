@@ -46,7 +46,7 @@ pub struct Options {
 /// Why a log could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    #[error("the container has no log yet")]
+    #[error("it has no log yet")]
     None,
     #[error("previous terminated container not found")]
     NoPrevious,

@@ -1,13 +1,11 @@
-//! What a pod refers to, and what those objects hold.
+//! What the objects hold that a pod refers to.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use proto::object::Key;
 use proto::value::Value;
-
-use super::env::key_of;
 
 /// The objects that a pod refers to and that are here.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -44,37 +42,4 @@ impl Objects {
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         Some(entries.into_iter().map(|(name, bytes)| (name, text(bytes))).collect())
     }
-}
-
-/// Every config map and secret that a pod refers to, optional or not.
-pub fn references(pod: &Value) -> BTreeSet<Key> {
-    let mut keys = BTreeSet::new();
-    let mut add = |kind: &str, name: Option<&str>| {
-        if let Some(name) = name.filter(|name| !name.is_empty()) {
-            keys.insert(key_of(kind, pod, name));
-        }
-    };
-    let lists = ["initContainers", "containers"];
-    for container in lists.iter().flat_map(|list| pod.list_at(&["spec", list])) {
-        for source in container.list_at(&["envFrom"]) {
-            add("ConfigMap", source.text_at(&["configMapRef", "name"]));
-            add("Secret", source.text_at(&["secretRef", "name"]));
-        }
-        for variable in container.list_at(&["env"]) {
-            add("ConfigMap", variable.text_at(&["valueFrom", "configMapKeyRef", "name"]));
-            add("Secret", variable.text_at(&["valueFrom", "secretKeyRef", "name"]));
-        }
-    }
-    for volume in pod.list_at(&["spec", "volumes"]) {
-        add("ConfigMap", volume.text_at(&["configMap", "name"]));
-        add("Secret", volume.text_at(&["secret", "secretName"]));
-        for source in volume.list_at(&["projected", "sources"]) {
-            add("ConfigMap", source.text_at(&["configMap", "name"]));
-            add("Secret", source.text_at(&["secret", "name"]));
-        }
-    }
-    for secret in pod.list_at(&["spec", "imagePullSecrets"]) {
-        add("Secret", secret.text_at(&["name"]));
-    }
-    keys
 }

@@ -6,6 +6,8 @@
 
 pub mod carrier;
 pub mod clock;
+pub mod command_line;
+pub mod config;
 pub mod der;
 pub mod files;
 pub mod framing;

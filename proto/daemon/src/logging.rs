@@ -1,10 +1,34 @@
 //! Logs go to standard error, one line per record; whatever starts the process keeps them.
 
-use tracing::Level;
+use serde::{Deserialize, Serialize};
 use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
+
+/// How much is told.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    Error,
+    Warn,
+    #[default]
+    Info,
+    Debug,
+    Trace,
+}
+
+impl From<Level> for tracing::Level {
+    fn from(level: Level) -> Self {
+        match level {
+            Level::Error => Self::ERROR,
+            Level::Warn => Self::WARN,
+            Level::Info => Self::INFO,
+            Level::Debug => Self::DEBUG,
+            Level::Trace => Self::TRACE,
+        }
+    }
+}
 
 /// A process that already has its logging.
 #[derive(Debug, thiserror::Error)]
@@ -16,8 +40,11 @@ const OURS: [&str; 5] = ["cloudcore", "daemon", "edgecore", "proto", "reconcile"
 
 /// Sets up the logs of this process: everything of ours at `level` and above. Called once, by `main`.
 pub fn init(level: Level) -> Result<(), LoggingError> {
+    let level = tracing::Level::from(level);
     let ours = OURS.map(|target| (target, level));
-    let filter = Targets::new().with_default(level.min(Level::WARN)).with_targets(ours);
+    let filter = Targets::new()
+        .with_default(level.min(tracing::Level::WARN))
+        .with_targets(ours);
     // A line that finds no room, as on a full disk, is lost; telling standard error of it would end the process.
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
@@ -34,7 +61,7 @@ mod tests {
 
     #[test]
     fn logging_is_set_up_once() {
-        init(Level::WARN).unwrap();
-        assert_eq!(init(Level::WARN).unwrap_err().to_string(), "setting up logging");
+        init(Level::Warn).unwrap();
+        assert_eq!(init(Level::Warn).unwrap_err().to_string(), "setting up logging");
     }
 }

@@ -263,17 +263,19 @@ fn act(deployment: &Object, current: &mut Option<Set>, old: &[Set], view: &dyn V
     let Some(current) = current else {
         let wanted = rolling::first(&budget, old);
         let set = revision::new_set(deployment, old, wanted, &budget, view);
-        plan.notes.push(Note {
-            about: deployment.key.clone(),
-            uid: deployment.uid,
-            warning: false,
-            reason: "ScalingReplicaSet",
-            message: format!(
-                "Scaled up replica set {} from 0 to {wanted}",
-                set.text_at(&["metadata", "name"]).unwrap_or_default()
-            ),
-            component: COMPONENT,
-        });
+        if wanted > 0 {
+            plan.notes.push(Note {
+                about: deployment.key.clone(),
+                uid: deployment.uid,
+                warning: false,
+                reason: "ScalingReplicaSet",
+                message: format!(
+                    "Scaled up replica set {} from 0 to {wanted}",
+                    set.text_at(&["metadata", "name"]).unwrap_or_default()
+                ),
+                component: COMPONENT,
+            });
+        }
         plan.writes.push(Write::Create(set));
         return;
     };

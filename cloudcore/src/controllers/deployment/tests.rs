@@ -327,6 +327,37 @@ fn scaling_up_down_and_to_nothing() {
 }
 
 #[test]
+fn what_scales_nothing_tells_of_no_scaling() {
+    let mut bench = Bench::new(0, "{}");
+    bench.settle();
+    bench.image("v2");
+    bench.settle();
+    assert_eq!(bench.replica_sets().len(), 2);
+    let scalings = |bench: &Bench| -> Vec<String> {
+        let told = bench.model.told.iter();
+        told.filter(|told| told.starts_with("ScalingReplicaSet"))
+            .cloned()
+            .collect()
+    };
+    assert_eq!(scalings(&bench), Vec::<String>::new());
+    bench.scale(2);
+    bench.settle();
+    bench.image("v3");
+    bench.settle();
+    bench.scale(0);
+    bench.settle();
+    // Up, over to another set, and down again: every event is of two different numbers.
+    assert!(scalings(&bench).len() >= 4, "{:?}", scalings(&bench));
+    for told in scalings(&bench) {
+        let words: Vec<_> = told.split_whitespace().collect();
+        let [.., "from", from, "to", to] = words.as_slice() else {
+            panic!("not a scaling: {told}");
+        };
+        assert_ne!(from, to, "{told}");
+    }
+}
+
+#[test]
 fn a_rollout_that_gets_nowhere_says_so_after_its_deadline_and_keeps_the_old() {
     let mut bench = Bench::new(2, "{}");
     bench.settle();

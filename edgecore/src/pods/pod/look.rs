@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::Read as _;
 
 use proto::object::Key;
+use proto::object::references::references;
 use proto::time::Wall;
 use proto::value::Value;
 
@@ -14,7 +15,7 @@ use crate::pods::env::{self, ConfigError, Surroundings};
 use crate::pods::logs;
 use crate::pods::plan::{ImageState, Observed, Volumes, Work};
 use crate::pods::probe::{Health, Prober};
-use crate::pods::refs::{self, Objects};
+use crate::pods::refs::Objects;
 use crate::pods::spec::{ContainerSpec, Pod};
 use crate::pods::volumes::{self, Volume};
 use crate::runtime::{Runtime, Seen, State};
@@ -161,7 +162,7 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
     pub(super) async fn objects(&self) -> Objects {
         let mut objects = Objects::default();
         let Some(wanted) = &self.wanted else { return objects };
-        for key in refs::references(&wanted.pod.raw) {
+        for key in references(&wanted.pod.key.namespace, &wanted.pod.raw) {
             if let Some(desired) = self.shared.desk.desired(&key).await {
                 objects.insert(key, desired.value.clone());
             }

@@ -1,0 +1,71 @@
+//! What the command lines of both daemons share: which files they go by, how they end, and what ends them.
+//!
+//! Exit codes are those of sysexits: [`USAGE`] for a command line that means nothing, [`CONFIG`] for a configuration
+//! that cannot be used, 1 for the rest. Help and the version are no failures.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Args, Parser};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::config::{ConfigError, Configuration, Loaded, load};
+
+/// Exit code for a command line that means nothing.
+pub const USAGE: u8 = 64;
+
+/// Exit code for a configuration that cannot be used.
+pub const CONFIG: u8 = 78;
+
+/// The files a daemon goes by.
+#[derive(Debug, Args)]
+pub struct Files {
+    /// Configuration file. Without it every key has its default.
+    #[arg(long, global = true)]
+    config: Option<PathBuf>,
+    /// Data folder, instead of the configuration's.
+    #[arg(long, global = true)]
+    data: Option<PathBuf>,
+}
+
+impl Files {
+    /// The configuration as the file and the command line have it.
+    pub fn load<C: Configuration>(self) -> Result<Loaded<C>, ConfigError> {
+        let mut loaded: Loaded<C> = self.config.as_deref().map(load).transpose()?.unwrap_or_default();
+        if let Some(data) = self.data {
+            *loaded.config.data() = data;
+        }
+        Ok(loaded)
+    }
+}
+
+/// What was typed; otherwise the code to end with, when what there is to say about it has been said.
+pub fn parse<T: Parser>() -> Result<T, ExitCode> {
+    T::try_parse().map_err(|error| {
+        // With nobody there to read it, there is nobody to tell either.
+        let _ = error.print();
+        match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+            _ => ExitCode::from(USAGE),
+        }
+    })
+}
+
+/// Says what a program could not do, with its causes, and ends with a code.
+pub fn failed(program: &str, error: &anyhow::Error, code: u8) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "{program}: {error:#}");
+    ExitCode::from(code)
+}
+
+/// Comes true when the process is asked to end, by a service manager or from the keyboard.
+pub fn asked_to_end() -> std::io::Result<impl Future<Output = ()>> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}

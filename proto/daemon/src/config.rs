@@ -1,0 +1,172 @@
+//! Configuration files of the daemons: one TOML each, every key with a default.
+//!
+//! A file that cannot be used is refused with the line and what is wrong with it. A key that means nothing is only told
+//! of, so that an older program starts on the file of a newer one.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// What an operator may set.
+pub trait Configuration: Default + Serialize + DeserializeOwned {
+    /// The defaults, with something for every key that has none: what keys there are.
+    fn every_key() -> Self;
+
+    /// The data folder, which the command line may replace.
+    fn data(&mut self) -> &mut PathBuf;
+
+    /// What the types do not say about the values. The text names the key, the value and what may stand there.
+    fn check(&self) -> Result<(), String>;
+}
+
+/// A configuration, and the keys of its file that mean nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Loaded<C> {
+    pub config: C,
+    pub unknown: Vec<String>,
+}
+
+impl<C> Loaded<C> {
+    /// Tells the log of the keys that mean nothing.
+    pub fn warn(&self) {
+        for key in &self.unknown {
+            tracing::warn!(key, "the configuration has a key that means nothing here");
+        }
+    }
+}
+
+/// A configuration that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("reading {}", path.display())]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("{}, {detail}", path.display())]
+    Value { path: PathBuf, detail: String },
+}
+
+/// Reads a file.
+pub fn load<C: Configuration>(path: &Path) -> Result<Loaded<C>, ConfigError> {
+    let read = |source| ConfigError::Read { path: path.to_owned(), source };
+    let text = std::fs::read_to_string(path).map_err(read)?;
+    parse(&text).map_err(|detail| ConfigError::Value { path: path.to_owned(), detail })
+}
+
+/// Reads the text of a file; what is wrong with it is a sentence.
+pub fn parse<C: Configuration>(text: &str) -> Result<Loaded<C>, String> {
+    let wrong = |error: toml::de::Error| located(text, &error);
+    let table: toml::Table = toml::from_str(text).map_err(wrong)?;
+    let config: C = toml::from_str(text).map_err(wrong)?;
+    config.check()?;
+    let mut unknown = Vec::new();
+    unknown_keys(&table, &keys::<C>(), "", &mut unknown);
+    Ok(Loaded { config, unknown })
+}
+
+/// Every key there is, with something.
+pub fn keys<C: Configuration>() -> toml::Table {
+    // Configurations are structs of what TOML can hold.
+    toml::Table::try_from(C::every_key()).unwrap_or_default()
+}
+
+fn located(text: &str, error: &toml::de::Error) -> String {
+    let Some(before) = error.span().and_then(|span| text.get(..span.start)) else {
+        return error.message().to_owned();
+    };
+    let at = before.matches('\n').count();
+    let line = text.lines().nth(at).unwrap_or_default().trim();
+    format!("line {} ({line}): {}", at + 1, error.message())
+}
+
+fn unknown_keys(table: &toml::Table, known: &toml::Table, prefix: &str, unknown: &mut Vec<String>) {
+    for (key, value) in table {
+        match (value, known.get(key)) {
+            (_, None) => unknown.push(format!("{prefix}{key}")),
+            (toml::Value::Table(inner), Some(toml::Value::Table(known))) => {
+                unknown_keys(inner, known, &format!("{prefix}{key}."), unknown);
+            }
+            (_, Some(_)) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(default)]
+    struct Example {
+        data: PathBuf,
+        optional: Option<String>,
+        inner: Inner,
+    }
+
+    #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(default)]
+    struct Inner {
+        small: u8,
+    }
+
+    impl Configuration for Example {
+        fn every_key() -> Self {
+            Self { optional: Some(String::new()), ..Self::default() }
+        }
+
+        fn data(&mut self) -> &mut PathBuf {
+            &mut self.data
+        }
+
+        fn check(&self) -> Result<(), String> {
+            match self.inner.small {
+                0..=9 => Ok(()),
+                more => Err(format!("inner.small: {more} is more than 9")),
+            }
+        }
+    }
+
+    #[test]
+    fn every_key_has_a_default() {
+        assert_eq!(parse::<Example>("").unwrap(), Loaded::default());
+        let loaded: Loaded<Example> = parse("optional = \"a\"\n[inner]\nsmall = 9").unwrap();
+        assert_eq!((loaded.config.inner.small, loaded.unknown), (9, vec![]));
+    }
+
+    #[test]
+    fn keys_that_mean_nothing_are_told_of_wherever_they_stand() {
+        let loaded: Loaded<Example> = parse("dat = 1\n[inner]\nsmal = 1\n[other]\na = 1").unwrap();
+        assert_eq!(loaded.unknown, ["dat", "inner.smal", "other"]);
+    }
+
+    #[test]
+    fn what_is_wrong_has_its_line() {
+        let check = |text: &str, parts: &[&str]| {
+            let said = parse::<Example>(text).unwrap_err();
+            for part in parts {
+                assert!(said.contains(part), "{part:?} is not in {said:?}");
+            }
+        };
+        check("# here\ndata = 1", &["line 2 (data = 1): ", "invalid type", "string"]);
+        check("data = ", &["line 1 (data =): "]);
+        check("data = \"a\"\ndata = \"b\"", &["line 2 (data = \"b\"): duplicate key"]);
+        check("[inner]\nsmall = 300", &["line 2 (small = 300): ", "300"]);
+        check("[inner]\nsmall = 10", &["inner.small: 10 is more than 9"]);
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_named() {
+        let error = load::<Example>(Path::new("nowhere.toml")).unwrap_err();
+        assert_eq!(error.to_string(), "reading nowhere.toml");
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.toml");
+        std::fs::write(&file, "inner = 1").unwrap();
+        let said = load::<Example>(&file).unwrap_err().to_string();
+        assert!(said.contains("a.toml, line 1 (inner = 1): "), "{said}");
+    }
+}
