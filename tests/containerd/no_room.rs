@@ -1,10 +1,10 @@
 //! Full disks, as real small file systems: of the node's data, of its logs, of containerd.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use tests::cores::{EdgeCore, eventually};
+use tests::cores::{EdgeCore, eventually, program};
 
 use super::node::{Node, archive, fill, kill};
 use super::registry::Registry;
@@ -66,7 +66,7 @@ async fn stop(edge: &mut EdgeCore) {
 
 #[tokio::test]
 async fn containerd_runs_on_over_a_full_data_folder_and_loses_nothing() {
-    let (mut site, data) = cramped("full").await;
+    let (mut site, data) = Box::pin(cramped("full")).await;
     site.edge.start();
     site.deploy(2);
     let uids = site.ready(2).await;
@@ -126,7 +126,7 @@ async fn containerd_runs_on_over_a_full_data_folder_and_loses_nothing() {
 
 #[tokio::test]
 async fn containerd_starts_pods_from_a_store_on_a_full_disk() {
-    let (mut site, data) = cramped("fullstart").await;
+    let (mut site, data) = Box::pin(cramped("fullstart")).await;
     // Full before there is a store: it waits for room, and does not end.
     let filler = fill(&data);
     site.edge.start();
@@ -159,6 +159,11 @@ async fn containerd_starts_pods_from_a_store_on_a_full_disk() {
     site.edge.start();
     let shells = site.running(2).await;
     assert!(shells.is_disjoint(&before) && site.edge_lives());
+    let said = std::fs::read_to_string(&log).unwrap();
+    assert!(
+        said.contains("no room for the store's index"),
+        "it was not as full as it should be"
+    );
 
     // The link comes back before the room does.
     site.cloud.start_again().await;
@@ -326,4 +331,41 @@ fn use_up_inodes(folder: &Path) -> Vec<PathBuf> {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn containerd_a_log_that_finds_no_room_ends_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("edgecore.toml");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let text = format!(
+        "data = {:?}\nlogs = {:?}\nrun = {:?}\nruntime = \"fake\"\nlog = \"trace\"\n",
+        path("data"),
+        path("logs"),
+        path("run"),
+    );
+    std::fs::write(&config, text).unwrap();
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let edgecore = |word: &str| {
+        let mut command = Command::new(program("edgecore"));
+        command.arg("--config").arg(&config).arg(word);
+        command
+    };
+    let mut edge = edgecore("run")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(full)
+        .spawn()
+        .unwrap();
+    eventually("it answers", async || {
+        let ended = edge.try_wait().unwrap();
+        assert!(ended.is_none(), "{ended:?}");
+        let status = edgecore("status").output().unwrap();
+        String::from_utf8_lossy(&status.stdout)
+            .contains("edge core  running")
+            .then_some(())
+    })
+    .await;
+    edge.kill().unwrap();
+    edge.wait().unwrap();
 }

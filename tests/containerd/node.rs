@@ -365,8 +365,9 @@ pub(crate) fn fill(folder: &Path) -> PathBuf {
     let block = vec![0; 1 << 20];
     let mut size = block.len();
     while size > 0 {
-        match file.write(&block[..size]) {
-            Ok(_) => {}
+        match file.write_all(&block[..size]) {
+            Ok(()) => {}
+            // Some of it may have found room.
             Err(error) => {
                 assert_eq!(error.kind(), std::io::ErrorKind::StorageFull, "{error}");
                 size /= 2;
