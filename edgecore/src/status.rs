@@ -37,6 +37,8 @@ pub struct Status {
     pub bytes_received: u64,
     pub disk_full: bool,
     pub refused: Option<String>,
+    /// Why there is no link, as of the last try.
+    pub trouble: Option<String>,
     pub events_dropped: u64,
     pub pods: Vec<PodLine>,
 }
@@ -135,6 +137,7 @@ fn now(folder: &Path, link: &LinkStatus) -> Status {
         bytes_received,
         disk_full: link.disk_full,
         refused: link.refused.clone(),
+        trouble: link.trouble.clone(),
         events_dropped: link.events_dropped,
         pods: pods.collect(),
     }
@@ -162,6 +165,9 @@ impl Status {
             (None, _) => "no link; pods run on".to_owned(),
         };
         let _ = writeln!(text, "cloud      {link}");
+        if let Some(trouble) = &self.trouble {
+            let _ = writeln!(text, "trouble    {trouble}");
+        }
         if let Some(refused) = &self.refused {
             let _ = writeln!(text, "refused    {refused}");
         }

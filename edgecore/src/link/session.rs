@@ -103,6 +103,8 @@ pub struct LinkStatus {
     /// The last commit found no room.
     pub disk_full: bool,
     pub refused: Option<String>,
+    /// Why there is no link, as of the last try.
+    pub trouble: Option<String>,
     pub events_dropped: u64,
 }
 
@@ -230,6 +232,7 @@ impl Running {
                 self.session.status.send_modify(|status| {
                     status.remote = Some(SocketAddr::new(remote.ip().to_canonical(), remote.port()).to_string());
                     status.live = Some(live);
+                    status.trouble = None;
                 });
                 if self.renewing {
                     self.renew_alone(*link, carrier, events);
@@ -244,7 +247,7 @@ impl Running {
             }
             Event::Dialled(Err(error)) => {
                 let barred = error.is_barred();
-                tracing::debug!("no link: {:#}", anyhow::Error::new(error));
+                self.no_link(format!("{:#}", anyhow::Error::new(error)));
                 self.lost(barred, None);
             }
             Event::Frame(carrier, frame) => {
@@ -262,6 +265,7 @@ impl Running {
                     status.bytes_sent += lost.bytes.0;
                     status.bytes_received += lost.bytes.1;
                     status.live = None;
+                    status.trouble.get_or_insert_with(|| lost.why.clone());
                 });
                 if self
                     .rim
@@ -275,6 +279,17 @@ impl Running {
                 self.handle(Input::Lost(carrier)).await;
             }
             Event::Credentials(credentials) => self.renew(&credentials),
+        }
+    }
+
+    /// Keeps why a try failed. What repeats itself is logged once.
+    fn no_link(&self, why: String) {
+        let new = self.session.status.borrow().trouble.as_ref() != Some(&why);
+        if new {
+            tracing::info!("no link: {why}");
+            self.session.status.send_modify(|status| status.trouble = Some(why));
+        } else {
+            tracing::debug!("no link: {why}");
         }
     }
 
@@ -395,6 +410,7 @@ impl Running {
                 self.session.status.send_modify(|status| {
                     status.up_since = Some(mono());
                     status.refused = None;
+                    status.trouble = None;
                 });
                 tracing::info!("session up");
                 return self
@@ -410,7 +426,11 @@ impl Running {
                     .status
                     .send_modify(|status| status.refused = Some(format!("{refusal:?}")));
             }
-            News::Violated(violation) => tracing::warn!("session ended: {:#}", anyhow::Error::new(violation)),
+            News::Violated(violation) => {
+                let why = format!("session ended: {:#}", anyhow::Error::new(violation));
+                tracing::warn!("{why}");
+                self.session.status.send_modify(|status| status.trouble = Some(why));
+            }
             News::NotDurable(error) => {
                 self.rim.changed.clear();
                 self.session.status.send_if_modified(|status| {
