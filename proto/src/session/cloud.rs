@@ -98,6 +98,10 @@ pub enum News {
     Behind(Revision),
     /// Another machine holds this node's key.
     Duplicate(BootId),
+    /// The node was refused: it speaks none of our frame versions, or has another dictionary.
+    Foreign {
+        versions: (u8, u8),
+    },
     Violated(Violation),
     NotDurable(CommitError),
     /// A certificate signing request, PEM.
@@ -307,11 +311,11 @@ impl Cloud {
     }
 
     fn hello(&mut self, now: Mono, carrier: Carrier, hello: &Hello, view: &dyn View) {
-        if !(hello.versions.0..=hello.versions.1).contains(&VERSION) {
-            self.refuse(carrier, Refusal::Version);
-            return;
-        }
-        let Some(dictionary) = Dictionary::shared(hello.dictionary, hello.dictionary_hash) else {
+        let spoken = (hello.versions.0..=hello.versions.1).contains(&VERSION);
+        let shared = Dictionary::shared(hello.dictionary, hello.dictionary_hash);
+        let Some(dictionary) = shared.filter(|_| spoken) else {
+            self.effects
+                .push_back(Effect::Tell(News::Foreign { versions: hello.versions }));
             self.refuse(carrier, Refusal::Version);
             return;
         };
