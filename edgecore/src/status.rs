@@ -143,6 +143,22 @@ fn now(folder: &Path, link: &LinkStatus) -> Status {
     }
 }
 
+/// What to do about the cloud's refusal.
+fn advice(refused: &str) -> &'static str {
+    match refused {
+        "revoked" => {
+            "an admin must let this machine in again: cloudcore token create --replace NODE; then, with the edge core \
+             stopped, remove node.key and enrolment.json, and edgecore join"
+        }
+        "DuplicateIdentity" => {
+            "another machine holds this node's key and is connected: revoke the node, join both anew"
+        }
+        "Version" => "the two cores speak no frame version in common: update the older one",
+        "Unknown" => "the cloud gives this key no new certificate: join again with a new token",
+        _ => "the cloud is not ready; this is tried again",
+    }
+}
+
 impl Status {
     /// The text for people.
     pub fn text(&self) -> String {
@@ -169,7 +185,7 @@ impl Status {
             let _ = writeln!(text, "trouble    {trouble}");
         }
         if let Some(refused) = &self.refused {
-            let _ = writeln!(text, "refused    {refused}");
+            let _ = writeln!(text, "refused    {refused}: {}", advice(refused));
         }
         let _ = writeln!(text, "revision   {}", self.revision);
         let _ = writeln!(text, "to report  {}", self.pending);
