@@ -3,5 +3,6 @@
 pub mod api_server;
 pub mod cores;
 pub mod http;
+pub mod network;
 pub mod processes;
 pub mod replay;

@@ -12,3 +12,13 @@ mod enrolment;
 mod kubectl;
 #[cfg(test)]
 mod kubectl_process;
+#[cfg(test)]
+mod links;
+#[cfg(test)]
+mod old_copies;
+#[cfg(test)]
+mod raw;
+#[cfg(test)]
+mod site;
+#[cfg(test)]
+mod strangers;
