@@ -15,6 +15,8 @@ mod kubectl_process;
 #[cfg(test)]
 mod links;
 #[cfg(test)]
+mod manifests;
+#[cfg(test)]
 mod old_copies;
 #[cfg(test)]
 mod raw;
