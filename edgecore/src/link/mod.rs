@@ -2,5 +2,6 @@
 
 mod carry;
 pub mod dial;
+pub mod network;
 pub mod quic;
 pub mod session;

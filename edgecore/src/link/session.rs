@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::carry::{self, Event};
 use super::dial::Dial;
+use super::network::Network;
 use super::quic::{Dialler, Settings, Tunnels};
 use crate::clock::NodeClock;
 use crate::identity::Identity;
@@ -177,6 +178,9 @@ struct Rim {
 impl Running {
     async fn run(&mut self, stop: CancellationToken) {
         let (events, mut happened) = mpsc::channel::<Event>(INCOMING_MAX);
+        let mut network = Network::watch()
+            .inspect_err(|error| tracing::warn!("not told when the network changes: {error}"))
+            .ok();
         loop {
             self.dial(&events);
             let wake_at = [self.rim.wake_at, self.dial.wake_at(), self.look_at]
@@ -193,6 +197,16 @@ impl Running {
                 }
                 Some(event) = happened.recv() => self.happen(event, &events).await,
                 () = sleep_until(wake_at) => self.wake().await,
+                changed = changed(network.as_ref()) => match changed {
+                    Ok(()) => {
+                        let wait_ends = self.dial.nudge(mono());
+                        tracing::debug!(wait_ends, "the network changed");
+                    }
+                    Err(error) => {
+                        tracing::warn!("no longer told when the network changes: {error}");
+                        network = None;
+                    }
+                },
                 Some(ended) = self.tasks.join_next() => {
                     if let Err(error) = ended {
                         tracing::error!("a connection's task died: {error}");
@@ -474,6 +488,14 @@ impl Running {
             Some(Err(error)) => tracing::error!("asking for a certificate: {:#}", anyhow::Error::new(error)),
             None => link.close(CloseCode::DONE),
         }
+    }
+}
+
+/// Waits for the next change of the network.
+async fn changed(network: Option<&Network>) -> std::io::Result<()> {
+    match network {
+        Some(network) => network.changed().await,
+        None => std::future::pending().await,
     }
 }
 
