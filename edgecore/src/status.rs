@@ -46,6 +46,8 @@ pub struct Status {
     pub bytes_received: u64,
     pub disk_full: bool,
     pub refused: Option<String>,
+    /// Why there is no link, as of the last try.
+    pub trouble: Option<String>,
     pub events_dropped: u64,
     /// What the running edge core says of its node.
     #[serde(default)]
@@ -189,9 +191,26 @@ fn now(folder: &Path, link: &LinkStatus, pods: Vec<PodReport>) -> Status {
         bytes_received,
         disk_full: link.disk_full,
         refused: link.refused.clone(),
+        trouble: link.trouble.clone(),
         events_dropped: link.events_dropped,
         conditions: Vec::new(),
         pods: pods.collect(),
+    }
+}
+
+/// What to do about the cloud's refusal.
+fn advice(refused: &str) -> &'static str {
+    match refused {
+        "revoked" => {
+            "an admin must let this machine in again: cloudcore token create --replace NODE; then, with the edge core \
+             stopped, remove node.key and enrolment.json, and edgecore join"
+        }
+        "DuplicateIdentity" => {
+            "another machine holds this node's key and is connected: revoke the node, join both anew"
+        }
+        "Version" => "the two cores speak no frame version in common: update the older one",
+        "Unknown" => "the cloud gives this key no new certificate: join again with a new token",
+        _ => "the cloud is not ready; this is tried again",
     }
 }
 
@@ -217,8 +236,11 @@ impl Status {
             (None, _) => "no link; pods run on".to_owned(),
         };
         let _ = writeln!(text, "cloud      {link}");
+        if let Some(trouble) = &self.trouble {
+            let _ = writeln!(text, "trouble    {trouble}");
+        }
         if let Some(refused) = &self.refused {
-            let _ = writeln!(text, "refused    {refused}");
+            let _ = writeln!(text, "refused    {refused}: {}", advice(refused));
         }
         let _ = writeln!(text, "revision   {}", self.revision);
         let _ = writeln!(text, "to report  {}", self.pending);

@@ -46,6 +46,7 @@ pub async fn within<T>(mut look: impl AsyncFnMut() -> Option<T>) -> Option<T> {
 pub struct CloudCore {
     pub folder: PathBuf,
     config: PathBuf,
+    host: String,
     pub api: u16,
     process: Option<Process>,
 }
@@ -53,15 +54,26 @@ pub struct CloudCore {
 impl CloudCore {
     /// Starts it in a folder, on free ports of the loopback address.
     pub async fn start(folder: &Path) -> Self {
+        Self::start_at(folder, "127.0.0.1").await
+    }
+
+    /// Starts it in a folder, on free ports of one of this host's addresses.
+    pub async fn start_at(folder: &Path, host: &str) -> Self {
         std::fs::create_dir_all(folder).expect("making the cloud's folder");
         let (api, hub) = (free_tcp(), free_udp());
         let data = folder.join("cloud");
         let config = folder.join("cloudcore.toml");
         let text = format!(
-            "data = {data:?}\napi = \"127.0.0.1:{api}\"\nhub = \"127.0.0.1:{hub}\"\nhosts = [\"127.0.0.1\"]\nlog = \"debug\"\n"
+            "data = {data:?}\napi = \"{host}:{api}\"\nhub = \"{host}:{hub}\"\nhosts = [{host:?}]\nlog = \"debug\"\n"
         );
         std::fs::write(&config, text).expect("writing the cloud's configuration");
-        let mut cloud = Self { folder: data, config, api, process: None };
+        let mut cloud = Self {
+            folder: data,
+            config,
+            host: host.to_owned(),
+            api,
+            process: None,
+        };
         cloud.start_again().await;
         cloud
     }
@@ -152,7 +164,7 @@ impl EdgeCore {
         let token = config.with_extension("token");
         std::fs::write(&token, cloud.token(name)).expect("writing the token");
         let token = token.display().to_string();
-        let url = format!("https://127.0.0.1:{}", cloud.api);
+        let url = format!("https://{}:{}", cloud.host, cloud.api);
         assert!(edge.command(&["join", &url, "--token-file", &token]).contains(name));
         edge
     }

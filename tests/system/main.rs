@@ -19,4 +19,16 @@ mod kubectl;
 #[cfg(test)]
 mod kubectl_process;
 #[cfg(test)]
+mod links;
+#[cfg(test)]
+mod manifests;
+#[cfg(test)]
 mod network;
+#[cfg(test)]
+mod old_copies;
+#[cfg(test)]
+mod raw;
+#[cfg(test)]
+mod site;
+#[cfg(test)]
+mod strangers;

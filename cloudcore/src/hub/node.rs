@@ -142,10 +142,17 @@ impl NodeTask {
             .insert(&self.node, carrier, session.carrier.connection().clone());
         let (shared, node) = (Arc::clone(&self.shared), self.node.clone());
         tasks.spawn(async move {
-            let error = move_frames(session, carrier, queue, &incoming).await;
-            let lost = match error {
+            let lost = match move_frames(session, carrier, queue, &incoming).await {
                 Some(CarrierError::Lost(quinn::ConnectionError::TimedOut)) => Lost::Silent,
-                Some(_) | None => Lost::Closed,
+                Some(error @ CarrierError::Frame(_)) => {
+                    tracing::warn!(node, "session ended: {:#}", anyhow::Error::new(error));
+                    Lost::Closed
+                }
+                Some(error) => {
+                    tracing::debug!(node, "session ended: {:#}", anyhow::Error::new(error));
+                    Lost::Closed
+                }
+                None => Lost::Closed,
             };
             shared.connected.lost(&node, carrier);
             // A task that has ended needs not be told.
@@ -197,6 +204,15 @@ impl NodeTask {
             }
             News::Duplicate(boot) => {
                 tracing::warn!(node, %boot, "DuplicateIdentity: two machines hold this node's key; revoke it and join again");
+            }
+            News::Foreign { versions: (lowest, highest) } => {
+                tracing::warn!(
+                    node,
+                    lowest,
+                    highest,
+                    ours = proto::frame::VERSION,
+                    "session refused: no frame version or dictionary in common; update the older of the two cores"
+                );
             }
             News::Violated(violation) => tracing::warn!(node, "session refused: {:#}", anyhow::Error::new(violation)),
             News::NotDurable(error) => tracing::error!(node, "what the node reported could not be written: {error}"),

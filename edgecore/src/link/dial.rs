@@ -17,6 +17,9 @@ pub const WAIT_BARRED: Duration = Duration::from_secs(3600);
 /// A connection that lasted this long was a good one.
 pub const LASTING: Duration = Duration::from_secs(10);
 
+/// Of the waits that changes of the network end, one in this time: changes come in bursts.
+pub const NUDGE_EVERY: Duration = Duration::from_secs(5);
+
 /// Dials the cloud's addresses.
 #[derive(Debug, Clone)]
 pub struct Dial {
@@ -24,6 +27,8 @@ pub struct Dial {
     turn: usize,
     wait: Duration,
     seed: u64,
+    /// When a change of the network ended a wait, or will.
+    nudged: Option<Mono>,
     state: State,
 }
 
@@ -42,6 +47,7 @@ impl Dial {
             turn: 0,
             wait: WAIT_MIN,
             seed,
+            nudged: None,
             state: State::Waiting { until: now },
         }
     }
@@ -100,11 +106,17 @@ impl Dial {
         self.state = State::Waiting { until };
     }
 
-    /// The network changed: what failed before may work now.
-    pub fn nudge(&mut self, now: Mono) {
+    /// The network changed: what failed before may work now. Says whether that makes a difference.
+    pub fn nudge(&mut self, now: Mono) -> bool {
         self.wait = WAIT_MIN;
-        if let State::Waiting { until } = &mut self.state {
-            *until = now.min(*until);
+        let at = self.nudged.map_or(now, |last| now.max(last + NUDGE_EVERY));
+        match &mut self.state {
+            State::Waiting { until } if at < *until => {
+                *until = at;
+                self.nudged = Some(at);
+                true
+            }
+            State::Waiting { .. } | State::Dialling | State::Up { .. } => false,
         }
     }
 
@@ -219,6 +231,26 @@ mod tests {
         assert!((WAIT_BARRED / 2..=WAIT_BARRED).contains(&wait), "{wait:?}");
         dial.nudge(Mono(5));
         assert_eq!(dial.due(Mono(5)), Some("h0:1"));
+    }
+
+    #[test]
+    fn a_network_that_keeps_changing_ends_a_wait_now_and_then() {
+        let mut dial = dial(1, 1);
+        let (mut dialled, mut now) = (0u32, Mono(0));
+        // A minute of changes, ten in each second, and nobody answers.
+        while now < Mono(60_000) {
+            dial.nudge(now);
+            if dial.due(now).is_some() {
+                dialled += 1;
+                dial.wait = WAIT_MAX;
+                dial.failed(now);
+            }
+            now = now + Duration::from_millis(100);
+        }
+        assert!((11..=40).contains(&dialled), "{dialled}");
+        dial.due(dial.wake_at().unwrap());
+        dial.up(now);
+        assert!(!dial.nudge(now), "a link that is up needs none");
     }
 
     #[test]

@@ -104,6 +104,8 @@ pub struct LinkStatus {
     /// The last commit found no room.
     pub disk_full: bool,
     pub refused: Option<String>,
+    /// Why there is no link, as of the last try.
+    pub trouble: Option<String>,
     pub events_dropped: u64,
 }
 
@@ -237,6 +239,7 @@ impl Running {
                 self.session.status.send_modify(|status| {
                     status.remote = Some(SocketAddr::new(remote.ip().to_canonical(), remote.port()).to_string());
                     status.live = Some(live);
+                    status.trouble = None;
                 });
                 if self.renewing {
                     self.renew_alone(*link, carrier, events);
@@ -251,7 +254,7 @@ impl Running {
             }
             Event::Dialled(Err(error)) => {
                 let barred = error.is_barred();
-                tracing::debug!("no link: {:#}", anyhow::Error::new(error));
+                self.no_link(format!("{:#}", anyhow::Error::new(error)));
                 self.lost(barred, None);
             }
             Event::Frame(carrier, frame) => {
@@ -269,6 +272,7 @@ impl Running {
                     status.bytes_sent += lost.bytes.0;
                     status.bytes_received += lost.bytes.1;
                     status.live = None;
+                    status.trouble.get_or_insert_with(|| lost.why.clone());
                 });
                 if self
                     .rim
@@ -287,8 +291,8 @@ impl Running {
 
     /// There may be another way to the cloud. A link that is up moves there with this machine's address.
     fn network_changed(&mut self) {
-        tracing::debug!("the network changed");
-        self.dial.nudge(mono());
+        let wait_ends = self.dial.nudge(mono());
+        tracing::debug!(wait_ends, "the network changed");
         let (Some(link), Some(_)) = (&self.link, &self.rim.carrier) else {
             return;
         };
@@ -299,6 +303,17 @@ impl Running {
         self.addresses = addresses;
         if let Err(error) = link.dialler.rebind() {
             tracing::warn!("the link stays on its old path: {error}");
+        }
+    }
+
+    /// Keeps why a try failed. What repeats itself is logged once.
+    fn no_link(&self, why: String) {
+        let new = self.session.status.borrow().trouble.as_ref() != Some(&why);
+        if new {
+            tracing::info!("no link: {why}");
+            self.session.status.send_modify(|status| status.trouble = Some(why));
+        } else {
+            tracing::debug!("no link: {why}");
         }
     }
 
@@ -421,6 +436,7 @@ impl Running {
                 self.session.status.send_modify(|status| {
                     status.up_since = Some(mono());
                     status.refused = None;
+                    status.trouble = None;
                 });
                 tracing::info!("session up");
                 return self
@@ -436,7 +452,11 @@ impl Running {
                     .status
                     .send_modify(|status| status.refused = Some(format!("{refusal:?}")));
             }
-            News::Violated(violation) => tracing::warn!("session ended: {:#}", anyhow::Error::new(violation)),
+            News::Violated(violation) => {
+                let why = format!("session ended: {:#}", anyhow::Error::new(violation));
+                tracing::warn!("{why}");
+                self.session.status.send_modify(|status| status.trouble = Some(why));
+            }
             News::NotDurable(_) => self.rim.changed.clear(),
             News::Certificate(credentials) => self.renew(&credentials),
             News::EventsDropped(count) => {

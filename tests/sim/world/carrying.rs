@@ -190,6 +190,7 @@ impl World {
                     return;
                 }
                 cloud::News::Violated(violation) => panic!("cloud for {node}: {violation:?}"),
+                cloud::News::Foreign { versions } => panic!("{node} speaks versions {versions:?}"),
                 cloud::News::Duplicate(boot) => panic!("{boot} is no duplicate"),
                 cloud::News::Up { .. } | cloud::News::NotDurable(_) | cloud::News::Request(_) => {}
             }

@@ -151,17 +151,21 @@ fn references(metadata: &Value, faults: &mut Faults) {
         }
     }
     for (at, finalizer) in list(metadata, "finalizers").iter().enumerate() {
-        let finalizer = finalizer.as_text().unwrap_or_default();
-        let field = format!("metadata.finalizers[{at}]");
-        let wrong = names::qualified(finalizer);
-        if wrong.is_empty() && !finalizer.contains('/') && !PLAIN_FINALIZERS.contains(&finalizer) {
-            faults.invalid_text(
-                field,
-                finalizer,
-                "name is neither a standard finalizer name nor is it fully qualified",
-            );
-        } else {
-            faults.invalid_texts(field, finalizer, wrong);
-        }
+        finalizer_name(&format!("metadata.finalizers[{at}]"), finalizer, faults);
+    }
+}
+
+/// One of the names that Kubernetes itself uses, or a qualified one.
+pub(super) fn finalizer_name(field: &str, finalizer: &Value, faults: &mut Faults) {
+    let finalizer = finalizer.as_text().unwrap_or_default();
+    let wrong = names::qualified(finalizer);
+    if wrong.is_empty() && !finalizer.contains('/') && !PLAIN_FINALIZERS.contains(&finalizer) {
+        faults.invalid_text(
+            field,
+            finalizer,
+            "name is neither a standard finalizer name nor is it fully qualified",
+        );
+    } else {
+        faults.invalid_texts(field, finalizer, wrong);
     }
 }

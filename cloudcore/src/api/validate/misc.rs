@@ -1,8 +1,8 @@
-//! The rules of small kinds: config maps, secrets, events, leases, endpoint slices.
+//! The rules of small kinds: namespaces, config maps, secrets, events, leases, endpoint slices.
 
 use proto::value::{Value, json};
 
-use super::{Fault, Faults, list, names, text};
+use super::{Fault, Faults, list, meta, names, text};
 
 /// Most bytes of the values of a config map or of a secret.
 pub(super) const DATA_BYTES_MAX: usize = 1024 * 1024;
@@ -10,6 +10,12 @@ pub(super) const DATA_BYTES_MAX: usize = 1024 * 1024;
 /// Most endpoints and addresses of one slice.
 pub(super) const ENDPOINTS_MAX: usize = 1000;
 pub(super) const ADDRESSES_MAX: usize = 100;
+
+pub(super) fn namespace(object: &Value, faults: &mut Faults) {
+    for finalizer in object.list_at(&["spec", "finalizers"]) {
+        meta::finalizer_name("spec.finalizers", finalizer, faults);
+    }
+}
 
 pub(super) fn config_map(object: &Value, faults: &mut Faults) {
     let mut bytes = 0;

@@ -135,6 +135,7 @@ pub fn validate_update(kind: &KindData, old: &Value, new: &Value) -> Vec<FieldEr
 
 fn body(kind: &KindData, object: &Value, faults: &mut Faults) {
     match (kind.group, kind.kind) {
+        ("", "Namespace") => misc::namespace(object, faults),
         ("", "Pod") => pod::body(object, faults),
         ("", "Node") => node::body(object, faults),
         ("", "ConfigMap") => misc::config_map(object, faults),

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use proto::object::quantity::Quantity;
 use proto::value::{Value, json};
 
 use super::{Faults, list, names, text};
@@ -11,9 +12,20 @@ use super::{Faults, list, names, text};
 pub(super) const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
 pub(super) fn body(object: &Value, faults: &mut Faults) {
-    let Some(spec) = object.get("spec") else { return };
-    taints(spec, faults);
-    cidrs(spec, faults);
+    if let Some(spec) = object.get("spec") {
+        taints(spec, faults);
+        cidrs(spec, faults);
+    }
+    for part in ["capacity", "allocatable"] {
+        let amounts = object.at(&["status", part]).and_then(Value::as_map);
+        for (name, amount) in amounts.into_iter().flatten() {
+            let quantity = amount.as_text().and_then(|text| text.parse::<Quantity>().ok());
+            if quantity.is_some_and(Quantity::is_negative) {
+                let words = "must be greater than or equal to 0";
+                faults.invalid(format_args!("status.{part}.{name}"), amount, words);
+            }
+        }
+    }
 }
 
 pub(super) fn update(old: &Value, new: &Value, faults: &mut Faults) {

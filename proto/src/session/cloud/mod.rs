@@ -226,11 +226,11 @@ impl Cloud {
     }
 
     fn hello(&mut self, now: Mono, carrier: Carrier, hello: &Hello, view: &dyn View) {
-        if !(hello.versions.0..=hello.versions.1).contains(&VERSION) {
-            self.refuse(carrier, Refusal::Version);
-            return;
-        }
-        let Some(dictionary) = Dictionary::shared(hello.dictionary, hello.dictionary_hash) else {
+        let spoken = (hello.versions.0..=hello.versions.1).contains(&VERSION);
+        let shared = Dictionary::shared(hello.dictionary, hello.dictionary_hash);
+        let Some(dictionary) = shared.filter(|_| spoken) else {
+            self.effects
+                .push_back(Effect::Tell(News::Foreign { versions: hello.versions }));
             self.refuse(carrier, Refusal::Version);
             return;
         };

@@ -71,6 +71,10 @@ pub enum News {
     Behind(Revision),
     /// Another machine holds this node's key.
     Duplicate(BootId),
+    /// The node was refused: it speaks none of our frame versions, or has another dictionary.
+    Foreign {
+        versions: (u8, u8),
+    },
     Violated(Violation),
     NotDurable(CommitError),
     /// A certificate signing request, PEM.
