@@ -52,7 +52,7 @@ impl Pair {
     /// One node with a pod that stays and reads settings, and one that will be deleted.
     async fn start() -> Self {
         let site = Site::start().await;
-        let node = Node::start(&site, "node").await;
+        let node = Node::start(&site, "node", "beat_s = 2").await;
         site.kubectl.apply(
             "apiVersion: v1
 kind: ConfigMap

@@ -95,6 +95,16 @@ spec: {{nodeName: {node}, terminationGracePeriodSeconds: 1, containers: [{{name:
     }
 }
 
+impl Drop for Site {
+    /// What a failed test leaves is kept: logs and stores.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.folder.disable_cleanup(true);
+            eprintln!("what there was is kept in {}", self.folder.path().display());
+        }
+    }
+}
+
 /// An edge core whose pods run nothing, on a host of its own or on this one.
 pub(super) struct Node {
     pub(super) name: String,
@@ -104,15 +114,15 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Joins, and does not start yet. `link` are lines of the configuration's part of that name.
+    /// Joins, and does not start yet. `link` is lines of the configuration's part of that name.
     pub(super) fn join(site: &Site, name: &str, host: Option<Host>, link: &str) -> Self {
         let (config, data) = configuration(site.folder.path(), name, link);
         let edge = on(host.as_ref(), || EdgeCore::join(&site.cloud, name, &config));
         Self { name: name.to_owned(), edge, data, host }
     }
 
-    pub(super) async fn start(site: &Site, name: &str) -> Self {
-        let mut node = Self::join(site, name, None, "beat_s = 5");
+    pub(super) async fn start(site: &Site, name: &str, link: &str) -> Self {
+        let mut node = Self::join(site, name, None, link);
         node.go();
         site.is_ready(name, "True").await;
         node
@@ -144,6 +154,11 @@ impl Node {
             Some(self.edge.status()).filter(&wanted)
         })
         .await
+    }
+
+    /// What the edge core logged.
+    pub(super) fn log(&self) -> String {
+        fs::read_to_string(self.edge.config.with_extension("log")).unwrap()
     }
 
     /// The pods as the node has them.

@@ -55,7 +55,7 @@ async fn undisturbed(site: &Site, node: &Node, with: &str) {
 #[tokio::test]
 async fn a_stranger_is_refused_and_sessions_go_on() {
     let site = Site::start().await;
-    let node = Node::start(&site, "good").await;
+    let node = Node::start(&site, "good", "").await;
     let enrolment = identity(&node.data).enrolment().to_string();
     let strangers = [
         (foreign(&enrolment, false), UNKNOWN_CA),
@@ -128,8 +128,8 @@ async fn say(stream: &mut SendStream, bytes: &[u8], ends: bool) {
 #[tokio::test]
 async fn nonsense_of_a_node_ends_its_session_and_nothing_else() {
     let site = Site::start().await;
-    let good = Node::start(&site, "good").await;
-    let mut mad = Node::join(&site, "mad", None, "beat_s = 5");
+    let good = Node::start(&site, "good", "").await;
+    let mut mad = Node::join(&site, "mad", None, "");
     for (what, bytes, ends, logged) in nonsense(&Frame::Again { session: 1 }) {
         let seen = site.log().len();
         let client = Client::node(&mad.data).await;
@@ -171,7 +171,7 @@ async fn nonsense_of_a_hub_ends_the_session_and_nothing_else() {
     let mut nodes = Vec::new();
     // Several, because each waits longer after each time.
     for name in ["one", "two", "three"] {
-        let node = Node::start(&site, name).await;
+        let node = Node::start(&site, name, "beat_s = 2").await;
         site.run(name, &format!("{name}-pod"));
         node.runs(&site, &[&format!("{name}-pod")]).await;
         nodes.push(node);
@@ -204,10 +204,10 @@ async fn nonsense_of_a_hub_ends_the_session_and_nothing_else() {
 #[tokio::test]
 async fn a_cloud_of_another_ca_is_refused_and_pods_run_on() {
     let mut site = Site::start().await;
-    let mut node = Node::start(&site, "node").await;
+    let mut node = Node::start(&site, "node", "beat_s = 2").await;
     site.run("node", "pod");
     node.runs(&site, &["pod"]).await;
-    let uids = site.uids("node");
+    let (uids, sessions) = (site.uids("node"), site.sessions("node"));
     let (folder, aside) = (site.cloud.folder.clone(), site.folder.path().join("aside"));
     site.cloud.kill();
     fs::rename(&folder, &aside).unwrap();
@@ -223,7 +223,7 @@ async fn a_cloud_of_another_ca_is_refused_and_pods_run_on() {
     assert_eq!((&status["running"], &status["node"]), (&true.into(), &"node".into()));
     node.says("its pod runs", |status| status["pods"][0]["phase"] == "Running")
         .await;
-    assert_eq!(site.sessions("node"), 1);
+    assert_eq!(site.sessions("node"), sessions);
     site.cloud.kill();
     fs::remove_dir_all(&folder).unwrap();
     fs::rename(&aside, &folder).unwrap();
@@ -237,7 +237,7 @@ async fn a_node_that_was_revoked_or_deleted_is_out_at_once_and_for_good() {
     let site = Site::start().await;
     let mut nodes = Vec::new();
     for name in ["stays", "revoked", "deleted"] {
-        let node = Node::start(&site, name).await;
+        let node = Node::start(&site, name, "").await;
         site.run(name, &format!("{name}-pod"));
         node.runs(&site, &[&format!("{name}-pod")]).await;
         nodes.push(node);
