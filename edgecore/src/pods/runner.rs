@@ -319,9 +319,17 @@ impl<R: Runtime, D: Desk, C: Clock> Runner<R, D, C> {
             return;
         };
         match ended {
-            // The name is free: whoever waits for it comes now.
             Ok(_) => {
-                self.gone.insert(uid);
+                let wanted = child.wanted.borrow().clone();
+                match wanted {
+                    // What was left of it was taken away, and meanwhile it became wanted: it begins anew.
+                    Some(pod) if pod.value.at(&["metadata", "deletionTimestamp"]).is_none() => {
+                        self.place(pod.key.clone(), uid, Some(pod));
+                    }
+                    Some(_) => drop(self.gone.insert(uid)),
+                    None => {}
+                }
+                // The name is free: whoever waits for it comes now.
                 self.reconcile(child.key).await;
             }
             Err(error) => {
