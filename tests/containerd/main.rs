@@ -15,6 +15,7 @@ mod no_room;
 mod no_runtime;
 mod node;
 mod pods;
+mod pressure;
 mod reconciler;
 mod registry;
 mod site;

@@ -17,7 +17,13 @@ const BY_ITSELF: Duration = Duration::from_secs(100);
 /// A joined node whose data folder is a file system of its own, smaller than a write-ahead log gets before it is folded in
 /// and used again: what is full stays full.
 async fn cramped(name: &str) -> (Site, PathBuf) {
-    let node = Node::on(name, vec![("edge", "size=4m,mode=0700")]).await;
+    // The others have room, however full the machine's disk is.
+    let smalls = vec![
+        ("edge", "size=4m,mode=0700"),
+        ("plogs", "size=16m"),
+        ("root", "size=64m"),
+    ];
+    let node = Node::on(name, smalls).await;
     let data = node.folder.join("edge");
     (Site::joined(node.with_image().await).await, data)
 }
