@@ -8,7 +8,7 @@ use proto::time::rfc3339;
 use proto::value::Value;
 
 use crate::link::session::Reporter;
-use crate::pods::{Desired, Desk, PodEvent};
+use crate::pods::{Desired, Desk, Entries, PodEvent, Unreadable};
 use crate::store::NodeStore;
 
 /// What the pods see of the rest of the edge core.
@@ -34,11 +34,11 @@ impl StoreDesk {
 }
 
 impl Desk for StoreDesk {
-    async fn desired_pods(&self) -> Vec<Arc<Desired>> {
+    async fn desired_pods(&self) -> Entries {
         self.store.entries(Kind::from("Pod")).await
     }
 
-    async fn desired(&self, key: &Key) -> Option<Arc<Desired>> {
+    async fn desired(&self, key: &Key) -> Result<Option<Arc<Desired>>, Unreadable> {
         self.store.entry(key.clone()).await
     }
 
@@ -54,7 +54,7 @@ impl Desk for StoreDesk {
         self.reporter.say(Input::Event(event_object(&event))).await;
     }
 
-    async fn memory(&self, pod: Uid) -> Option<Vec<u8>> {
+    async fn memory(&self, pod: Uid) -> Result<Option<Vec<u8>>, Unreadable> {
         self.store.memory(pod).await
     }
 
@@ -113,9 +113,9 @@ mod tests {
         let pod = Uid([1; 16]);
         let session = async {
             let report = said.recv().await.unwrap();
-            assert_eq!(store.memory(pod).await, None, "a write of its own");
+            assert_eq!(store.memory(pod).await, Ok(None), "a write of its own");
             store.commit(Batch::default()).await.unwrap();
-            assert_eq!(store.memory(pod).await, Some(vec![1]));
+            assert_eq!(store.memory(pod).await, Ok(Some(vec![1])));
             drop(report);
             // One that changes nothing has no commit.
             drop(said.recv().await.unwrap());
@@ -125,6 +125,6 @@ mod tests {
             desk.keep(pod, vec![2], Value::map()).await;
         };
         tokio::join!(session, pods);
-        assert_eq!(store.memory(pod).await, Some(vec![2]));
+        assert_eq!(store.memory(pod).await, Ok(Some(vec![2])));
     }
 }

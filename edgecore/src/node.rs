@@ -112,7 +112,7 @@ impl<R: Runtime> Reporting<R> {
     }
 
     async fn report(&mut self, conditions: &Conditions, version: Option<Version>) {
-        let Some(node) = self.store.entries(Kind::from("Node")).await.into_iter().next() else {
+        let Some(node) = self.store.entries(Kind::from("Node")).await.list.into_iter().next() else {
             // Not synced yet: the entry itself wakes nothing, so the next look finds it.
             return;
         };

@@ -77,7 +77,7 @@ impl<R: Runtime> Server<R> {
         mut writer: FrameWriter<quinn::SendStream>,
         mut receive: quinn::RecvStream,
     ) -> anyhow::Result<()> {
-        let pods = self.store.entries(Kind::from("Pod")).await;
+        let pods = self.store.entries(Kind::from("Pod")).await.list;
         let Some(pod) = pods.iter().find(|pod| pod.uid == request.pod) else {
             return Ok(writer.write(b"the pod is not on this node (yet, or any more)").await?);
         };

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use edgecore::pods::logs::{self, Options};
-use edgecore::pods::{self, Config, Desired, Desk, Folders, Machine, PodEvent, Pods};
+use edgecore::pods::{self, Config, Desired, Desk, Entries, Folders, Machine, PodEvent, Pods, Unreadable};
 use edgecore::runtime::containerd::Containerd;
 use edgecore::runtime::{Runtime as _, State};
 use proto::object::{Key, Revision, Uid};
@@ -59,14 +59,14 @@ impl Table {
 }
 
 impl Desk for Table {
-    async fn desired_pods(&self) -> Vec<Arc<Desired>> {
+    async fn desired_pods(&self) -> Entries {
         let papers = self.papers();
         let pods = papers.objects.values().filter(|object| object.key.kind.kind() == "Pod");
-        pods.cloned().collect()
+        Entries { list: pods.cloned().collect(), complete: true }
     }
 
-    async fn desired(&self, key: &Key) -> Option<Arc<Desired>> {
-        self.papers().objects.get(key).cloned()
+    async fn desired(&self, key: &Key) -> Result<Option<Arc<Desired>>, Unreadable> {
+        Ok(self.papers().objects.get(key).cloned())
     }
 
     async fn report(&self, pod: Uid, status: Value) {
@@ -83,8 +83,8 @@ impl Desk for Table {
         self.papers().events.push(event);
     }
 
-    async fn memory(&self, pod: Uid) -> Option<Vec<u8>> {
-        self.papers().memory.get(&pod).cloned()
+    async fn memory(&self, pod: Uid) -> Result<Option<Vec<u8>>, Unreadable> {
+        Ok(self.papers().memory.get(&pod).cloned())
     }
 
     async fn remember(&self, pod: Uid, memory: Option<Vec<u8>>) {

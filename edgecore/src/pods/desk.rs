@@ -16,13 +16,26 @@ pub struct Desired {
     pub value: Value,
 }
 
+/// What is desired of one kind.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Entries {
+    pub list: Vec<Arc<Desired>>,
+    /// Nothing is missing for want of a store that reads: only then is what is not listed not wanted.
+    pub complete: bool,
+}
+
+/// Not known to be there, nor known not to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the node's store cannot be read")]
+pub struct Unreadable;
+
 /// What a pod's reconciler needs from the store. Every call is durable when it returns, an event within a second.
 pub trait Desk: Send + Sync + 'static {
-    /// Every pod of this node. Complete: what is not in it is not wanted.
-    fn desired_pods(&self) -> impl Future<Output = Vec<Arc<Desired>>> + Send;
+    /// The pods of this node.
+    fn desired_pods(&self) -> impl Future<Output = Entries> + Send;
 
     /// One object: a pod, or a config map or secret that a pod refers to.
-    fn desired(&self, key: &Key) -> impl Future<Output = Option<Arc<Desired>>> + Send;
+    fn desired(&self, key: &Key) -> impl Future<Output = Result<Option<Arc<Desired>>, Unreadable>> + Send;
 
     /// Replaces the whole status of a pod. Reporting what is already reported changes nothing.
     fn report(&self, pod: Uid, status: Value) -> impl Future<Output = ()> + Send;
@@ -33,7 +46,7 @@ pub trait Desk: Send + Sync + 'static {
     fn event(&self, event: PodEvent) -> impl Future<Output = ()> + Send;
 
     /// What [`Desk::remember`] kept.
-    fn memory(&self, pod: Uid) -> impl Future<Output = Option<Vec<u8>>> + Send;
+    fn memory(&self, pod: Uid) -> impl Future<Output = Result<Option<Vec<u8>>, Unreadable>> + Send;
 
     /// Keeps a pod's memory, or drops it.
     fn remember(&self, pod: Uid, memory: Option<Vec<u8>>) -> impl Future<Output = ()> + Send;

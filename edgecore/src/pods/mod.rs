@@ -40,7 +40,7 @@ mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use desk::{Clock, Desired, Desk, Machine, PodEvent, Severity};
+pub use desk::{Clock, Desired, Desk, Entries, Machine, PodEvent, Severity, Unreadable};
 pub use events::{EVENT_REPEAT, EVENTS_MAX};
 pub use folders::Folders;
 pub use pod::{PULL_RETRY_FIRST, PULL_RETRY_MAX, RETRY_FIRST, RETRY_MAX};

@@ -99,6 +99,9 @@ pub(super) struct PodTask<R, D, C> {
     failures: BTreeMap<Work, Failure>,
     probers: BTreeMap<String, Prober>,
     told: Told,
+    /// It was not wanted once. Then it is taken away whatever happens meanwhile: should it be wanted again, another task
+    /// begins with nothing of this one.
+    leaving: bool,
     /// As many links were seen coming back.
     links: u64,
     cleaned: bool,
@@ -107,9 +110,16 @@ pub(super) struct PodTask<R, D, C> {
 }
 
 impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
-    /// Runs until nothing of the pod is left.
-    pub(super) async fn run(shared: Arc<Shared<R, D, C>>, key: Key, uid: Uid, inbox: Inbox) {
-        let form = shared.desk.memory(uid).await;
+    /// Runs until nothing of the pod is left; says whether the cloud was told so.
+    pub(super) async fn run(shared: Arc<Shared<R, D, C>>, key: Key, uid: Uid, inbox: Inbox) -> bool {
+        let form = loop {
+            match shared.desk.memory(uid).await {
+                Ok(form) => break form,
+                Err(unreadable) => tracing::error!(pod = %key, "{unreadable}: the pod is left as it is"),
+            }
+            let at = shared.clock.mono() + LOST_RETRY;
+            shared.clock.sleep_until(Some(at)).await;
+        };
         let memory = form
             .and_then(|form| Memory::decode(&form, shared.clock.mono(), shared.clock.boot()))
             .unwrap_or_else(Memory::new);
@@ -128,6 +138,7 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
             failures: BTreeMap::new(),
             probers: BTreeMap::new(),
             told: Told::default(),
+            leaving: false,
             links: 0,
             cleaned: false,
             first: true,
@@ -200,7 +211,11 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
     fn read_wanted(&mut self) {
         let desired = self.inbox.wanted.borrow_and_update().clone();
         match desired {
-            None => self.wanted = None,
+            None => {
+                self.leaving = true;
+                self.wanted = None;
+            }
+            Some(_) if self.leaving => {}
             Some(desired) => {
                 let same = self
                     .wanted

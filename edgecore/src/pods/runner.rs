@@ -19,7 +19,7 @@ use tracing::Instrument as _;
 use super::desk::{Clock, Desired, Desk};
 use super::folders::Folders;
 use super::pod::{Inbox, PodTask, Shared};
-use crate::runtime::{Event, Runtime};
+use crate::runtime::{Event, Runtime, Seen};
 
 /// So many images are fetched at once, over all pods.
 pub const PULLS_MAX: usize = 2;
@@ -137,7 +137,8 @@ pub struct Runner<R, D, C> {
     wakes: Arc<Wakes>,
     lost: watch::Sender<bool>,
     children: BTreeMap<Uid, Child>,
-    tasks: JoinSet<()>,
+    /// Whether each said that its pod is gone.
+    tasks: JoinSet<bool>,
     ids: BTreeMap<Id, Uid>,
     /// Reported gone and still desired: the word is on its way to the cloud, and there is nothing to do.
     gone: BTreeSet<Uid>,
@@ -197,10 +198,26 @@ impl<R: Runtime, D: Desk, C: Clock> Runner<R, D, C> {
         self.lost.send_replace(false);
         self.listed = true;
         let desired = self.shared.desk.desired_pods().await;
+        if desired.complete {
+            self.take_down(&desired.list, &seen).await;
+        } else {
+            // What cannot be read may be wanted: everything runs on.
+            self.look_soon(RETRY);
+        }
+        for pod in desired.list {
+            self.place(pod.key.clone(), pod.uid, Some(pod));
+        }
+        for child in self.children.values() {
+            child.poke.notify_one();
+        }
+    }
+
+    /// Ends what is here of pods that are not among these, which are all: before others are brought up, so that what is
+    /// left of a namesake is found first.
+    async fn take_down(&mut self, desired: &[Arc<Desired>], seen: &[Seen]) {
         let wanted: BTreeSet<Uid> = desired.iter().map(|pod| pod.uid).collect();
         self.gone.retain(|uid| wanted.contains(uid));
-        // Take down before bringing up: what is left of other pods is found first.
-        for seen in &seen {
+        for seen in seen {
             if !wanted.contains(&seen.labels.pod) {
                 let key = Key::new("Pod", &*seen.labels.namespace, &*seen.labels.pod_name);
                 self.place(key, seen.labels.pod, None);
@@ -215,12 +232,6 @@ impl<R: Runtime, D: Desk, C: Clock> Runner<R, D, C> {
             if !wanted.contains(uid) {
                 child.wanted.send_replace(None);
             }
-        }
-        for pod in desired {
-            self.place(pod.key.clone(), pod.uid, Some(pod));
-        }
-        for child in self.children.values() {
-            child.poke.notify_one();
         }
     }
 
@@ -276,7 +287,9 @@ impl<R: Runtime, D: Desk, C: Clock> Runner<R, D, C> {
 
     /// Brings the tasks of one pod's name in line with what is desired.
     async fn reconcile(&mut self, key: Key) {
-        let desired = self.shared.desk.desired(&key).await;
+        let Ok(desired) = self.shared.desk.desired(&key).await else {
+            return self.look_soon(RETRY);
+        };
         let uid = desired.as_ref().map(|desired| desired.uid);
         for (known, child) in &self.children {
             if child.key == key && Some(*known) != uid {
@@ -309,9 +322,9 @@ impl<R: Runtime, D: Desk, C: Clock> Runner<R, D, C> {
         }
     }
 
-    async fn take_end(&mut self, ended: Result<(Id, ()), JoinError>) {
+    async fn take_end(&mut self, ended: Result<(Id, bool), JoinError>) {
         let id = match &ended {
-            Ok((id, ())) => *id,
+            Ok((id, _)) => *id,
             Err(error) => error.id(),
         };
         let Some(uid) = self.ids.remove(&id) else { return };
@@ -319,14 +332,12 @@ impl<R: Runtime, D: Desk, C: Clock> Runner<R, D, C> {
             return;
         };
         match ended {
-            Ok(_) => {
+            Ok((_, said_gone)) => {
                 let wanted = child.wanted.borrow().clone();
                 match wanted {
+                    Some(_) if said_gone => drop(self.gone.insert(uid)),
                     // What was left of it was taken away, and meanwhile it became wanted: it begins anew.
-                    Some(pod) if pod.value.at(&["metadata", "deletionTimestamp"]).is_none() => {
-                        self.place(pod.key.clone(), uid, Some(pod));
-                    }
-                    Some(_) => drop(self.gone.insert(uid)),
+                    Some(pod) => self.place(pod.key.clone(), uid, Some(pod)),
                     None => {}
                 }
                 // The name is free: whoever waits for it comes now.

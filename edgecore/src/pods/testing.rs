@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::desk::{Clock, Desired, Desk, PodEvent};
+use super::desk::{Clock, Desired, Desk, Entries, PodEvent, Unreadable};
 use super::folders::Folders;
 use super::runner::{self, Config, Pods};
 use super::spec::Pod;
@@ -109,6 +109,8 @@ pub(super) struct Papers {
     pub writes: u64,
     pub restarts: BTreeMap<(Uid, String), i64>,
     pub violations: Vec<String>,
+    /// Nothing can be read.
+    pub unreadable: bool,
     /// Reading a memory panics so many more times.
     pub panics: u32,
 }
@@ -162,14 +164,19 @@ impl TestDesk {
 }
 
 impl Desk for TestDesk {
-    async fn desired_pods(&self) -> Vec<Arc<Desired>> {
+    async fn desired_pods(&self) -> Entries {
         let papers = self.papers();
         let pods = papers.objects.values().filter(|object| object.key.kind.kind() == "Pod");
-        pods.cloned().collect()
+        let list = pods.filter(|_| !papers.unreadable).cloned().collect();
+        Entries { list, complete: !papers.unreadable }
     }
 
-    async fn desired(&self, key: &Key) -> Option<Arc<Desired>> {
-        self.papers().objects.get(key).cloned()
+    async fn desired(&self, key: &Key) -> Result<Option<Arc<Desired>>, Unreadable> {
+        let papers = self.papers();
+        if papers.unreadable {
+            return Err(Unreadable);
+        }
+        Ok(papers.objects.get(key).cloned())
     }
 
     async fn report(&self, pod: Uid, status: Value) {
@@ -207,14 +214,17 @@ impl Desk for TestDesk {
         papers.events.push(event);
     }
 
-    async fn memory(&self, pod: Uid) -> Option<Vec<u8>> {
+    async fn memory(&self, pod: Uid) -> Result<Option<Vec<u8>>, Unreadable> {
         let mut papers = self.papers();
         if papers.panics > 0 {
             papers.panics -= 1;
             drop(papers);
             panic!("as the test wants it");
         }
-        papers.memory.get(&pod).cloned()
+        if papers.unreadable {
+            return Err(Unreadable);
+        }
+        Ok(papers.memory.get(&pod).cloned())
     }
 
     async fn remember(&self, pod: Uid, memory: Option<Vec<u8>>) {

@@ -1,6 +1,7 @@
 //! The tasks over the fake runtime, in virtual time.
 
 use std::fs;
+use std::sync::Arc;
 use std::time::Duration;
 
 use proto::object::{Key, Uid};
@@ -148,6 +149,82 @@ async fn what_nobody_wants_is_taken_down_before_anything_starts() {
     assert_eq!(rig.runtime.violations(), [""; 0]);
     assert_eq!(rig.runtime.containers().len(), 1);
     assert!(!rig.folders().pod(uid).exists());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_wanted_again_while_it_is_taken_away_begins_anew() {
+    // At every moment of its taking away, in steps of the runtime.
+    for moment in 0..60 {
+        let (mut rig, uid, key) = rig(PLAIN);
+        rig.until("ready", |rig| rig.is_ready(uid)).await;
+        rig.kill().await;
+        let pod = rig.desk.papers().objects.remove(&key).unwrap();
+        // Without a container, only its folder is left.
+        if moment % 2 == 0 {
+            rig.runtime = Arc::default();
+            rig.runtime.add_image("i:1");
+        }
+        rig.start();
+        for _ in 0..moment {
+            tokio::task::yield_now().await;
+        }
+        rig.desk.papers().objects.insert(key.clone(), pod);
+        rig.wake(&key);
+        rig.until("ready", |rig| rig.is_ready(uid) && rig.runtime.running().len() == 1)
+            .await;
+        assert_eq!(rig.desk.papers().gone, [], "{moment}");
+        assert_eq!(rig.runtime.violations(), [""; 0]);
+        let logs: Vec<_> = fs::read_dir(rig.folders().logs)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect();
+        assert_eq!(logs, [rig.folders().pod_logs("n", "p", uid)], "{moment}");
+        // And it can be deleted.
+        rig.desk
+            .edit(&key, &["metadata", "deletionTimestamp"], "2026-01-01T00:00:00Z");
+        rig.wake(&key);
+        rig.until("gone", |rig| rig.desk.papers().gone == [uid]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_deleted_while_it_is_taken_away_is_said_to_be_gone() {
+    for moment in 0..60 {
+        let (mut rig, uid, key) = rig(PLAIN);
+        rig.until("ready", |rig| rig.is_ready(uid)).await;
+        rig.kill().await;
+        rig.desk
+            .edit(&key, &["metadata", "deletionTimestamp"], "2026-01-01T00:00:00Z");
+        let pod = rig.desk.papers().objects.remove(&key).unwrap();
+        rig.start();
+        for _ in 0..moment {
+            tokio::task::yield_now().await;
+        }
+        rig.desk.papers().objects.insert(key.clone(), pod);
+        rig.wake(&key);
+        rig.until("gone", |rig| rig.desk.papers().gone == [uid]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_cannot_be_read_ends_nothing() {
+    let (mut rig, uid, key) = rig(PLAIN);
+    rig.until("ready", |rig| rig.is_ready(uid)).await;
+    let (containers, status) = (rig.runtime.containers(), rig.desk.status(uid));
+    rig.desk.papers().unreadable = true;
+    rig.wake(&key);
+    rig.pass(Duration::from_secs(3600)).await;
+    assert_eq!(rig.runtime.containers(), containers);
+    // Nor when the edge core starts on it.
+    rig.kill().await;
+    rig.start();
+    rig.pass(Duration::from_secs(3600)).await;
+    assert_eq!((rig.runtime.containers(), rig.desk.status(uid)), (containers, status));
+    assert_eq!(rig.desk.papers().gone, []);
+    // What was deleted meanwhile goes once it can be read again.
+    rig.desk.papers().unreadable = false;
+    rig.desk.remove(&key);
+    rig.until("taken down", |rig| rig.runtime.containers().is_empty()).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,7 +14,7 @@ use proto::value::{Value, canonical};
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Row, Transaction, params};
 
 use super::{Committed, Job, PodReport, Waiting, restore};
-use crate::pods::Desired;
+use crate::pods::{Desired, Entries, Unreadable};
 
 /// The database and the key to what is sealed in it.
 pub(super) struct File {
@@ -39,14 +39,14 @@ impl File {
         // Who no longer waits gets no answer; what was asked for is done all the same.
         match job {
             Job::Commit(batch, reply) => drop(reply.send(self.commit(*batch))),
-            Job::Entry(key, reply) => drop(reply.send(logged(self.entry(&key)).flatten())),
+            Job::Entry(key, reply) => drop(reply.send(logged(self.entry(&key)).unwrap_or(Err(Unreadable)))),
             Job::Entries(kind, reply) => {
                 drop(reply.send(logged(self.entries(kind.as_str())).unwrap_or_default()));
             }
             Job::Reported(reply) => {
                 drop(reply.send(logged(reported(&self.connection)).unwrap_or_default()));
             }
-            Job::Memory(uid, reply) => drop(reply.send(logged(self.memory(uid)).flatten())),
+            Job::Memory(uid, reply) => drop(reply.send(logged(self.memory(uid)).ok_or(Unreadable))),
             Job::Remember(uid, memory, reply) => {
                 self.remember(uid, memory);
                 let _ = reply.send(());
@@ -87,21 +87,28 @@ impl File {
         })
     }
 
-    fn entry(&self, key: &Key) -> rusqlite::Result<Option<Arc<Desired>>> {
+    fn entry(&self, key: &Key) -> rusqlite::Result<Result<Option<Arc<Desired>>, Unreadable>> {
         let mut statement = self.connection.prepare_cached(
             "SELECT uid, kind, namespace, name, revision, body FROM desired WHERE kind = ? AND namespace = ? AND name = ?",
         )?;
         let read = |row: &Row<'_>| desired(row, &self.seal);
         let found = statement.query_row(params![key.kind.as_str(), key.namespace, key.name], read);
-        found.optional().map(Option::flatten)
+        Ok(found.optional()?.transpose())
     }
 
-    fn entries(&self, kind: &str) -> rusqlite::Result<Vec<Arc<Desired>>> {
+    fn entries(&self, kind: &str) -> rusqlite::Result<Entries> {
         let mut statement = self.connection.prepare_cached(
             "SELECT uid, kind, namespace, name, revision, body FROM desired WHERE kind = ? ORDER BY namespace, name",
         )?;
         let rows = statement.query_map([kind], |row| desired(row, &self.seal))?;
-        rows.filter_map(Result::transpose).collect()
+        let mut entries = Entries { complete: true, ..Entries::default() };
+        for row in rows {
+            match row? {
+                Ok(entry) => entries.list.push(entry),
+                Err(Unreadable) => entries.complete = false,
+            }
+        }
+        Ok(entries)
     }
 
     fn memory(&self, uid: Uid) -> rusqlite::Result<Option<Vec<u8>>> {
@@ -322,7 +329,7 @@ fn stored(connection: &Connection, seal: &SealingKey, uid: Uid) -> rusqlite::Res
     statement.query_row([uid.0], read).optional().map(Option::flatten)
 }
 
-fn desired(row: &Row<'_>, seal: &SealingKey) -> rusqlite::Result<Option<Arc<Desired>>> {
+fn desired(row: &Row<'_>, seal: &SealingKey) -> rusqlite::Result<Result<Arc<Desired>, Unreadable>> {
     let uid = Uid(row.get(0)?);
     let key = Key::new(
         row.get::<_, String>(1)?.as_str(),
@@ -331,7 +338,8 @@ fn desired(row: &Row<'_>, seal: &SealingKey) -> rusqlite::Result<Option<Arc<Desi
     );
     let revision = Revision(unsigned(row.get(4)?));
     let body: Vec<u8> = row.get(5)?;
-    Ok(open(&key, uid, &body, seal).map(|projection| {
+    let projection = open(&key, uid, &body, seal).ok_or(Unreadable);
+    Ok(projection.map(|projection| {
         let value = restore(&key, uid, projection);
         Arc::new(Desired { key, uid, revision, value })
     }))

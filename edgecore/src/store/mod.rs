@@ -27,7 +27,7 @@ use rusqlite::ErrorCode;
 use tokio::sync::{mpsc, oneshot};
 
 use self::file::File;
-use crate::pods::Desired;
+use crate::pods::{Desired, Entries, Unreadable};
 
 /// The database in the data folder.
 pub const DATABASE: &str = "node.db";
@@ -75,10 +75,10 @@ pub enum OpenError {
 #[derive(Debug)]
 enum Job {
     Commit(Box<Batch>, oneshot::Sender<Result<Committed, CommitError>>),
-    Entry(Key, oneshot::Sender<Option<Arc<Desired>>>),
-    Entries(Kind, oneshot::Sender<Vec<Arc<Desired>>>),
+    Entry(Key, oneshot::Sender<Result<Option<Arc<Desired>>, Unreadable>>),
+    Entries(Kind, oneshot::Sender<Entries>),
     Reported(oneshot::Sender<Vec<PodReport>>),
-    Memory(Uid, oneshot::Sender<Option<Vec<u8>>>),
+    Memory(Uid, oneshot::Sender<Result<Option<Vec<u8>>, Unreadable>>),
     Remember(Uid, Option<Vec<u8>>, oneshot::Sender<()>),
     Close(oneshot::Sender<()>),
 }
@@ -139,12 +139,14 @@ impl NodeStore {
     }
 
     /// One entry.
-    pub async fn entry(&self, key: Key) -> Option<Arc<Desired>> {
-        self.ask(|reply| Job::Entry(key, reply)).await.flatten()
+    pub async fn entry(&self, key: Key) -> Result<Option<Arc<Desired>>, Unreadable> {
+        self.ask(|reply| Job::Entry(key, reply))
+            .await
+            .unwrap_or(Err(Unreadable))
     }
 
     /// Every entry of a kind, in the order of namespace and name.
-    pub async fn entries(&self, kind: Kind) -> Vec<Arc<Desired>> {
+    pub async fn entries(&self, kind: Kind) -> Entries {
         self.ask(|reply| Job::Entries(kind, reply)).await.unwrap_or_default()
     }
 
@@ -154,8 +156,10 @@ impl NodeStore {
     }
 
     /// What a pod remembers.
-    pub async fn memory(&self, pod: Uid) -> Option<Vec<u8>> {
-        self.ask(|reply| Job::Memory(pod, reply)).await.flatten()
+    pub async fn memory(&self, pod: Uid) -> Result<Option<Vec<u8>>, Unreadable> {
+        self.ask(|reply| Job::Memory(pod, reply))
+            .await
+            .unwrap_or(Err(Unreadable))
     }
 
     /// Keeps what a pod remembers, or drops it.

@@ -103,16 +103,16 @@ async fn what_was_committed_is_recovered() {
     };
     let (store, recovered) = NodeStore::open(folder.path()).unwrap();
     assert_eq!(recovered, expected);
-    let entry = store.entry(key("Secret", "s")).await.unwrap();
+    let entry = store.entry(key("Secret", "s")).await.unwrap().unwrap();
     assert_eq!(entry.value.text_at(&["data", "key"]), Some("cGFzc3dvcmQ="));
     assert_eq!(entry.value.text_at(&["metadata", "name"]), Some("s"));
-    assert_eq!(store.entries(Kind::from("Pod")).await.len(), 2);
-    assert_eq!(store.memory(pod).await, Some(vec![4]));
+    assert_eq!(store.entries(Kind::from("Pod")).await.list.len(), 2);
+    assert_eq!(store.memory(pod).await, Ok(Some(vec![4])));
     // A deletion takes the memory along.
     store.commit(desired(vec![Op::Delete { uid: pod }])).await.unwrap();
     assert_eq!(
         (store.entry(key("Pod", "one")).await, store.memory(pod).await),
-        (None, None)
+        (Ok(None), Ok(None))
     );
 }
 
@@ -124,20 +124,20 @@ async fn a_memory_rides_on_the_next_commit_and_is_not_lost_without_one() {
     for uid in [one, deleted] {
         store.remember_with_next(uid, vec![1]);
     }
-    assert_eq!(store.memory(one).await, None);
+    assert_eq!(store.memory(one).await, Ok(None));
     store.commit(desired(vec![Op::Delete { uid: deleted }])).await.unwrap();
     assert_eq!(
         (store.memory(one).await, store.memory(deleted).await),
-        (Some(vec![1]), None)
+        (Ok(Some(vec![1])), Ok(None))
     );
     // It waits no longer: what came after it stays.
     store.remember(one, Some(vec![2])).await;
     store.remember_waiting(one).await;
     store.commit(Batch::default()).await.unwrap();
-    assert_eq!(store.memory(one).await, Some(vec![2]));
+    assert_eq!(store.memory(one).await, Ok(Some(vec![2])));
     store.remember_with_next(two, vec![3]);
     store.remember_waiting(two).await;
-    assert_eq!(store.memory(two).await, Some(vec![3]));
+    assert_eq!(store.memory(two).await, Ok(Some(vec![3])));
 }
 
 #[tokio::test]
@@ -153,9 +153,9 @@ async fn a_memory_that_rode_on_a_commit_that_failed_waits_for_the_next() {
     store.remember_with_next(uid, vec![1]);
     let batch = Batch { gone: [(gone, true)].into(), ..Batch::default() };
     store.commit(batch).await.unwrap_err();
-    assert_eq!(store.memory(uid).await, None);
+    assert_eq!(store.memory(uid).await, Ok(None));
     store.commit(Batch::default()).await.unwrap();
-    assert_eq!(store.memory(uid).await, Some(vec![1]));
+    assert_eq!(store.memory(uid).await, Ok(Some(vec![1])));
 }
 
 #[tokio::test]
@@ -173,7 +173,7 @@ async fn a_patch_that_does_not_fit_changes_nothing_and_says_so() {
     ]);
     let outcome = store.commit(batch).await.unwrap().outcome;
     assert!(matches!(outcome[..], [Ok(_), Err(_), Err(_), Err(_)]), "{outcome:?}");
-    assert_eq!(store.entries(Kind::from("Pod")).await.len(), 1);
+    assert_eq!(store.entries(Kind::from("Pod")).await.list.len(), 1);
 }
 
 #[tokio::test]
@@ -226,7 +226,7 @@ async fn a_damaged_store_is_set_aside() {
     .unwrap();
     let (store, recovered) = NodeStore::open(folder.path()).unwrap();
     assert_eq!(recovered, Recovered::default());
-    assert!(store.entries(Kind::from("Pod")).await.is_empty());
+    assert!(store.entries(Kind::from("Pod")).await.list.is_empty());
     assert!(
         std::fs::read_dir(folder.path())
             .unwrap()

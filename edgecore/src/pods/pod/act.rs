@@ -71,7 +71,7 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
 
     async fn write_volumes(&mut self) -> Tried {
         let Some(wanted) = &self.wanted else { return Ok(()) };
-        let objects = self.objects().await;
+        let objects = self.objects().await.map_err(|error| error.to_string())?;
         let addresses = self.shared.desk.addresses();
         let (list, _) = render(&wanted.pod.raw, &self.around(&wanted.pod, &objects, &addresses));
         let written = hash(&list);
@@ -130,7 +130,7 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
         let Some(spec) = wanted.pod.container(name) else {
             return Ok(());
         };
-        let objects = self.objects().await;
+        let objects = self.objects().await.map_err(|error| error.to_string())?;
         let addresses = self.shared.desk.addresses();
         let around = self.around(&wanted.pod, &objects, &addresses);
         let invocation = env::resolve(&spec.raw, &around).map_err(|error| error.to_string())?;
@@ -190,8 +190,8 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
         Ok(())
     }
 
-    /// The pod's last act.
-    pub(super) async fn leave(&mut self) {
+    /// The pod's last act. Says whether the cloud was told that it is gone.
+    pub(super) async fn leave(&mut self) -> bool {
         let folders = &self.shared.config.folders;
         let logs = folders.pod_logs(&self.key.namespace, &self.key.name, self.uid);
         if let Err(error) = blocking(move || remove_folder(&logs)).await {
@@ -199,13 +199,21 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
         }
         // In this order: a pod that is not said to be gone is asked for again, and found to be nothing.
         self.shared.desk.remember(self.uid, None).await;
-        self.shared.desk.gone(self.uid).await;
+        // What was not wanted is not known to the cloud as this node's. Or it is, again, and then it is not gone.
+        let wanted = self.wanted.is_some();
+        if wanted {
+            self.shared.desk.gone(self.uid).await;
+        }
+        wanted
     }
 
     /// Starts to fetch a container's image, beside everything else.
     async fn pull(&mut self, container: String) {
-        let mut objects = self.objects().await;
-        let secrets = self.pull_secrets(&mut objects).await;
+        // What cannot be read now is fetched at the next look.
+        let Ok(mut objects) = self.objects().await else { return };
+        let Ok(secrets) = self.pull_secrets(&mut objects).await else {
+            return;
+        };
         let Some(spec) = self.wanted.as_ref().and_then(|wanted| wanted.pod.container(&container)) else {
             return;
         };

@@ -10,7 +10,7 @@ use proto::time::Wall;
 use proto::value::Value;
 
 use super::PodTask;
-use crate::pods::desk::{Clock, Desk};
+use crate::pods::desk::{Clock, Desk, Unreadable};
 use crate::pods::env::{self, ConfigError, Surroundings};
 use crate::pods::logs;
 use crate::pods::plan::{ImageState, Observed, Volumes, Work};
@@ -65,7 +65,7 @@ impl Looked {
 }
 
 impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
-    /// Looks at everything the plan needs; `None` while the runtime does not answer.
+    /// Looks at everything the plan needs; `None` while the runtime does not answer, or the store cannot be read.
     pub(super) async fn look(&mut self) -> Option<Looked> {
         let containers = match self.shared.runtime.list_pod(self.uid).await {
             Ok(containers) => containers,
@@ -100,7 +100,7 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
         if wanted.pod.deleting || self.memory.ended.is_some() || !wanted.refusals.is_empty() {
             return Some(looked);
         }
-        let objects = self.objects().await;
+        let objects = self.objects().await.ok()?;
         for spec in &wanted.pod.containers {
             let running = looked.containers.iter().any(|seen| {
                 seen.labels.container == spec.name
@@ -159,20 +159,22 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
     }
 
     /// What the pod refers to, as far as it is here.
-    pub(super) async fn objects(&self) -> Objects {
+    pub(super) async fn objects(&self) -> Result<Objects, Unreadable> {
         let mut objects = Objects::default();
-        let Some(wanted) = &self.wanted else { return objects };
+        let Some(wanted) = &self.wanted else { return Ok(objects) };
         for key in references(&wanted.pod.key.namespace, &wanted.pod.raw) {
-            if let Some(desired) = self.shared.desk.desired(&key).await {
+            if let Some(desired) = self.shared.desk.desired(&key).await? {
                 objects.insert(key, desired.value.clone());
             }
         }
-        objects
+        Ok(objects)
     }
 
     /// The pod's pull secrets: its own, or else its service account's.
-    pub(super) async fn pull_secrets(&self, objects: &mut Objects) -> Vec<Key> {
-        let Some(wanted) = &self.wanted else { return Vec::new() };
+    pub(super) async fn pull_secrets(&self, objects: &mut Objects) -> Result<Vec<Key>, Unreadable> {
+        let Some(wanted) = &self.wanted else {
+            return Ok(Vec::new());
+        };
         let pod = &wanted.pod;
         let names = |list: &[Value]| -> Vec<Key> {
             let names = list.iter().filter_map(|one| one.text_at(&["name"]));
@@ -182,20 +184,20 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
         };
         let own = names(pod.raw.list_at(&["spec", "imagePullSecrets"]));
         if !own.is_empty() {
-            return own;
+            return Ok(own);
         }
         let account = pod.raw.text_at(&["spec", "serviceAccountName"]).unwrap_or("default");
         let account = Key::new("ServiceAccount", &*pod.key.namespace, account);
-        let Some(account) = self.shared.desk.desired(&account).await else {
-            return Vec::new();
+        let Some(account) = self.shared.desk.desired(&account).await? else {
+            return Ok(Vec::new());
         };
         let keys = names(account.value.list_at(&["imagePullSecrets"]));
         for key in &keys {
-            if let Some(secret) = self.shared.desk.desired(key).await {
+            if let Some(secret) = self.shared.desk.desired(key).await? {
                 objects.insert(key.clone(), secret.value.clone());
             }
         }
-        keys
+        Ok(keys)
     }
 
     /// What failed about containers that are no longer there failed for the last time.
