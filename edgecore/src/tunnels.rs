@@ -22,6 +22,9 @@ pub const CONNECTIONS_MAX: usize = 4;
 /// Pieces of a log that wait for the link.
 const PIECES_MAX: usize = 4;
 
+/// How a log ends that cannot be read to its end.
+const CUT: quinn::VarInt = quinn::VarInt::from_u32(1);
+
 /// Serves tunnels.
 #[derive(Debug)]
 pub struct Server<R> {
@@ -129,6 +132,7 @@ impl<R: Runtime> Server<R> {
         let mut next = piece;
         let mut read = false;
         let mut watched = false;
+        let mut broken = false;
         loop {
             if let Some(piece) = next.take() {
                 send.write_all(&piece).await?;
@@ -138,10 +142,17 @@ impl<R: Runtime> Server<R> {
                     Some(piece) => next = Some(piece),
                     None => break,
                 },
-                _ = &mut first, if !read => read = true,
+                ended = &mut first, if !read => {
+                    read = true;
+                    broken = ended.is_err();
+                }
                 () = &mut watching, if request.follow && !watched => watched = true,
                 () = &mut given_up => return Ok(()),
             }
+        }
+        if broken {
+            // So that nobody takes it for the whole.
+            return Ok(send.reset(CUT)?);
         }
         Ok(send.finish()?)
     }
