@@ -59,7 +59,7 @@ impl Site {
         let cloud = CloudCore::start(&node.folder.join("c")).await;
         let config = node.edge_config();
         // So that its silence shows soon.
-        let text = std::fs::read_to_string(&config).unwrap() + "[link]\nbeat_s = 1\n";
+        let text = std::fs::read_to_string(&config).unwrap() + "[link]\nbeat_s = 5\n";
         std::fs::write(&config, text).unwrap();
         let mut edge = EdgeCore::join(&cloud, "edge-1", &config);
         edge.start();
