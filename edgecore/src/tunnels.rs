@@ -161,7 +161,8 @@ impl<R: Runtime> Server<R> {
     async fn until_ended(&self, request: &LogRequest, ended: tokio::sync::watch::Sender<bool>) {
         let mut events = self.runtime.subscribe();
         loop {
-            if let Ok(seen) = self.runtime.list_pod(request.pod).await {
+            let listed = self.runtime.list_pod(request.pod).await;
+            if let Ok(seen) = &listed {
                 let own = seen.iter().filter(|seen| seen.labels.container == request.container);
                 let newest = own.max_by_key(|seen| seen.labels.attempt);
                 if !newest.is_some_and(|seen| matches!(seen.state, State::Created | State::Running { .. })) {
@@ -169,9 +170,13 @@ impl<R: Runtime> Server<R> {
                     return;
                 }
             }
-            if events.recv().await.is_none() {
-                ended.send_replace(false);
-                return;
+            tokio::select! {
+                event = events.recv() => if event.is_none() {
+                    ended.send_replace(false);
+                    return;
+                },
+                // What goes while it is listed fails the listing, and may have had its last event.
+                () = tokio::time::sleep(logs::FOLLOW_INTERVAL), if listed.is_err() => {}
             }
         }
     }
