@@ -22,6 +22,9 @@ pub const CONNECTIONS_MAX: usize = 4;
 /// Pieces of a log that wait for the link.
 const PIECES_MAX: usize = 4;
 
+/// How a log ends that cannot be read to its end.
+const CUT: quinn::VarInt = quinn::VarInt::from_u32(1);
+
 /// Serves tunnels.
 #[derive(Debug)]
 pub struct Server<R> {
@@ -129,6 +132,7 @@ impl<R: Runtime> Server<R> {
         let mut next = piece;
         let mut read = false;
         let mut watched = false;
+        let mut broken = false;
         loop {
             if let Some(piece) = next.take() {
                 send.write_all(&piece).await?;
@@ -138,10 +142,17 @@ impl<R: Runtime> Server<R> {
                     Some(piece) => next = Some(piece),
                     None => break,
                 },
-                _ = &mut first, if !read => read = true,
+                ended = &mut first, if !read => {
+                    read = true;
+                    broken = ended.is_err();
+                }
                 () = &mut watching, if request.follow && !watched => watched = true,
                 () = &mut given_up => return Ok(()),
             }
+        }
+        if broken {
+            // So that nobody takes it for the whole.
+            return Ok(send.reset(CUT)?);
         }
         Ok(send.finish()?)
     }
@@ -150,7 +161,8 @@ impl<R: Runtime> Server<R> {
     async fn until_ended(&self, request: &LogRequest, ended: tokio::sync::watch::Sender<bool>) {
         let mut events = self.runtime.subscribe();
         loop {
-            if let Ok(seen) = self.runtime.list_pod(request.pod).await {
+            let listed = self.runtime.list_pod(request.pod).await;
+            if let Ok(seen) = &listed {
                 let own = seen.iter().filter(|seen| seen.labels.container == request.container);
                 let newest = own.max_by_key(|seen| seen.labels.attempt);
                 if !newest.is_some_and(|seen| matches!(seen.state, State::Created | State::Running { .. })) {
@@ -158,9 +170,13 @@ impl<R: Runtime> Server<R> {
                     return;
                 }
             }
-            if events.recv().await.is_none() {
-                ended.send_replace(false);
-                return;
+            tokio::select! {
+                event = events.recv() => if event.is_none() {
+                    ended.send_replace(false);
+                    return;
+                },
+                // What goes while it is listed fails the listing, and may have had its last event.
+                () = tokio::time::sleep(logs::FOLLOW_INTERVAL), if listed.is_err() => {}
             }
         }
     }

@@ -107,7 +107,7 @@ impl Logs for Nodes {
             };
             let (sender, receiver) = mpsc::channel(pieces.len().max(1));
             for piece in pieces {
-                let _ = sender.send(piece.into()).await;
+                let _ = sender.send(Ok(piece.into())).await;
             }
             Ok(receiver)
         })

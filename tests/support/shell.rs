@@ -149,6 +149,15 @@ impl Printing {
         self.printed
     }
 
+    /// Reads on until it ends, which must not be well, and returns all that was printed.
+    pub async fn breaks(mut self) -> String {
+        while self.more().await > 0 {}
+        let ended = timeout(DEADLINE, self.child.wait()).await;
+        let status = ended.expect("it did not end").expect("a child can be waited for");
+        assert!(!status.success(), "it ended well: {}", self.printed);
+        self.printed
+    }
+
     async fn more(&mut self) -> usize {
         let mut piece = [0; 1024];
         let read = timeout(DEADLINE, self.out.read(&mut piece)).await;

@@ -22,7 +22,7 @@ async fn site(folder: &TempDir) -> (CloudCore, EdgeCore, Shell) {
     let cloud = CloudCore::start(folder.path()).await;
     let path = |name: &str| folder.path().join(name);
     let text = format!(
-        "data = {:?}\nlogs = {:?}\nrun = {:?}\nruntime = \"fake\"\nlog = \"debug\"\n[link]\nbeat_s = 1\n",
+        "data = {:?}\nlogs = {:?}\nrun = {:?}\nruntime = \"fake\"\nlog = \"debug\"\n[link]\nbeat_s = 5\n",
         path("edge"),
         path("logs"),
         path("run"),

@@ -17,17 +17,25 @@ use super::yaml;
 /// A future that is somebody else's to name.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
+/// What an answer ends with that cannot be told to its end: its client sees that it is not whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the answer was cut off before its end")]
+pub struct Cut;
+
+/// A piece of an answer, and what makes the rest.
+pub type Fed = Result<(Bytes, Box<dyn Feed>), Cut>;
+
 /// Something that makes the pieces of an answer one by one. It is asked for the next when the client has read the last,
 /// so that a slow client slows only itself.
 pub trait Feed: Send {
     /// The next piece and what makes the rest; `None` at the end.
-    fn next(self: Box<Self>) -> BoxFuture<'static, Option<(Bytes, Box<dyn Feed>)>>;
+    fn next(self: Box<Self>) -> BoxFuture<'static, Option<Fed>>;
 }
 
 /// The body of an answer.
 pub enum Answer {
     Whole(Option<Bytes>),
-    Fed(BoxFuture<'static, Option<(Bytes, Box<dyn Feed>)>>),
+    Fed(BoxFuture<'static, Option<Fed>>),
 }
 
 impl fmt::Debug for Answer {
@@ -47,7 +55,7 @@ impl Answer {
 
 impl Body for Answer {
     type Data = Bytes;
-    type Error = std::convert::Infallible;
+    type Error = Cut;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
@@ -60,7 +68,11 @@ impl Body for Answer {
                     *self = Self::Whole(None);
                     Poll::Ready(None)
                 }
-                Some((piece, feed)) => {
+                Some(Err(cut)) => {
+                    *self = Self::Whole(None);
+                    Poll::Ready(Some(Err(cut)))
+                }
+                Some(Ok((piece, feed))) => {
                     *self = Self::fed(feed);
                     Poll::Ready(Some(Ok(Frame::data(piece))))
                 }

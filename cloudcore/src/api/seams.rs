@@ -6,7 +6,7 @@ use hyper::body::Bytes;
 use proto::time::Wall;
 use tokio::sync::mpsc;
 
-use super::body::BoxFuture;
+use super::body::{BoxFuture, Cut};
 use crate::store::Stored;
 
 /// Which part of a container's log is wanted.
@@ -25,8 +25,8 @@ pub struct LogOptions {
     pub since: Option<String>,
 }
 
-/// Pieces of a log. It ends when the sender is dropped; dropping the receiver ends the sender.
-pub type LogStream = mpsc::Receiver<Bytes>;
+/// Pieces of a log. It ends when the sender is dropped, or was cut off; dropping the receiver ends the sender.
+pub type LogStream = mpsc::Receiver<Result<Bytes, Cut>>;
 
 /// Why there is no log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::Shared;
-use crate::api::body::BoxFuture;
+use crate::api::body::{BoxFuture, Cut};
 use crate::api::seams::{LogOptions, LogStream, Logs, LogsError};
 use crate::store::Stored;
 
@@ -70,11 +70,18 @@ impl Logs for NodeLogs {
                     tokio::select! {
                         read = receive.read(&mut piece) => match read {
                             Ok(Some(bytes)) if bytes > 0 => {
-                                if sender.send(Bytes::copy_from_slice(&piece[..bytes])).await.is_err() {
+                                if sender.send(Ok(Bytes::copy_from_slice(&piece[..bytes]))).await.is_err() {
                                     return;
                                 }
                             }
-                            Ok(_) | Err(_) => return,
+                            Ok(_) => return,
+                            Err(error) => {
+                                // The session ended, or the node could not read on.
+                                tracing::debug!(node, "a log was cut off: {error}");
+                                // Nobody has to be there any more.
+                                let _ = sender.send(Err(Cut)).await;
+                                return;
+                            }
                         },
                         () = sender.closed() => return,
                     }

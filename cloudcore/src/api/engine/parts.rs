@@ -12,7 +12,7 @@ use super::Call;
 use super::meta::{self, Place};
 use super::patching::Patch;
 use super::write::undecodable;
-use crate::api::body::{self, Answer, BoxFuture, Feed};
+use crate::api::body::{self, Answer, BoxFuture, Cut, Fed, Feed};
 use crate::api::codec;
 use crate::api::kinds::Generation;
 use crate::api::query::{self, WriteOptions};
@@ -189,14 +189,14 @@ struct Log {
 }
 
 impl Feed for Log {
-    fn next(mut self: Box<Self>) -> BoxFuture<'static, Option<(Bytes, Box<dyn Feed>)>> {
+    fn next(mut self: Box<Self>) -> BoxFuture<'static, Option<Fed>> {
         Box::pin(async move {
             let piece = tokio::select! {
                 biased;
-                () = self.stop.cancelled() => None,
+                () = self.stop.cancelled() => Some(Err(Cut)),
                 piece = self.stream.recv() => piece,
-            };
-            Some((piece?, self as Box<dyn Feed>))
+            }?;
+            Some(piece.map(|piece| (piece, self as Box<dyn Feed>)))
         })
     }
 }

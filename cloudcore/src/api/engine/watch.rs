@@ -18,7 +18,7 @@ use tokio::time::{Interval, MissedTickBehavior, Sleep, interval, sleep};
 
 use super::Call;
 use super::filter::Filter;
-use crate::api::body::{self, Answer, BoxFuture, Feed};
+use crate::api::body::{self, Answer, BoxFuture, Fed, Feed};
 use crate::api::media::Form;
 use crate::api::query::ListOptions;
 use crate::api::status::Refusal;
@@ -135,10 +135,10 @@ fn event(kind: &str, object: &Value) -> Bytes {
 }
 
 impl Feed for Stream {
-    fn next(mut self: Box<Self>) -> BoxFuture<'static, Option<(Bytes, Box<dyn Feed>)>> {
+    fn next(mut self: Box<Self>) -> BoxFuture<'static, Option<Fed>> {
         Box::pin(async move {
             let piece = self.piece().await?;
-            Some((piece, self as Box<dyn Feed>))
+            Some(Ok((piece, self as Box<dyn Feed>)))
         })
     }
 }
