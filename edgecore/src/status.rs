@@ -118,17 +118,22 @@ pub async fn ask(folder: &Path) -> anyhow::Result<Status> {
             "no edge core has ever run on {}: is this the data folder (--data)?",
             folder.display()
         );
-        if let Some(pods) = store::read_reported(folder).context("reading the node's store")? {
-            let mut status = now(folder, &LinkStatus::default(), pods);
-            status.running = false;
-            return Ok(status);
+        let stopped = |pods| Status { running: false, ..now(folder, &LinkStatus::default(), pods) };
+        match store::read_reported(folder) {
+            Ok(Some(pods)) => return Ok(stopped(pods)),
+            Ok(None) => anyhow::ensure!(
+                mono() < until,
+                "an edge core runs on {} and does not answer on {}: its log says why",
+                folder.display(),
+                socket.display()
+            ),
+            // A full disk has no room for what a reader needs beside the file; an edge core that starts there does without.
+            Err(error) if mono() >= until => {
+                let trouble = format!("the pods are not known: {:#}", anyhow::Error::new(error));
+                return Ok(Status { trouble: Some(trouble), ..stopped(Vec::new()) });
+            }
+            Err(_) => {}
         }
-        anyhow::ensure!(
-            mono() < until,
-            "an edge core runs on {} and does not answer on {}: its log says why",
-            folder.display(),
-            socket.display()
-        );
         sleep_until(Some(mono() + STARTING_LOOK)).await;
     }
 }

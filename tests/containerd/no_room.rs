@@ -165,11 +165,6 @@ async fn containerd_starts_pods_from_a_store_on_a_full_disk() {
     site.edge.start();
     let shells = site.running(2).await;
     assert!(shells.is_disjoint(&before) && site.edge_lives());
-    let said = std::fs::read_to_string(&log).unwrap();
-    assert!(
-        said.contains("no room for the store's index"),
-        "it was not as full as it should be"
-    );
 
     // The link comes back before the room does.
     site.cloud.start_again().await;

@@ -247,6 +247,10 @@ impl<R: Runtime, D: Desk, C: Clock> Runner<R, D, C> {
             });
             return;
         }
+        if wanted.as_ref().is_some_and(|pod| !is_deleting(pod)) {
+            // A cloud that was put back wants it again.
+            self.gone.remove(&uid);
+        }
         let namesake = self.children.values().any(|child| child.key == key);
         if wanted.is_some() && (namesake || !self.listed || self.gone.contains(&uid)) {
             // After a namesake it is placed when that one's task ends.
@@ -349,6 +353,10 @@ impl<R: Runtime, D: Desk, C: Clock> Runner<R, D, C> {
             }
         }
     }
+}
+
+fn is_deleting(pod: &Desired) -> bool {
+    pod.value.at(&["metadata", "deletionTimestamp"]).is_some()
 }
 
 /// The pods that have a folder.

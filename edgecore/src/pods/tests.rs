@@ -201,6 +201,26 @@ async fn what_is_wanted_again_while_it_is_taken_away_begins_anew() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_said_to_be_gone_and_is_wanted_again_runs() {
+    let (rig, uid, key) = rig(PLAIN);
+    rig.until("ready", |rig| rig.is_ready(uid)).await;
+    let before = rig.desk.papers().objects[&key].clone();
+    rig.desk
+        .edit(&key, &["metadata", "deletionTimestamp"], "2026-01-01T00:00:00Z");
+    let deleting = rig.desk.papers().objects[&key].clone();
+    rig.wake(&key);
+    rig.until("gone", |rig| rig.desk.papers().gone == [uid]).await;
+    // The cloud did not hear it: first it still deletes, and then it is put back to a state from before.
+    for (pod, running) in [(deleting, 0), (before, 1)] {
+        rig.desk.papers().objects.insert(key.clone(), pod);
+        rig.wake(&key);
+        rig.pass(Duration::from_secs(60)).await;
+        assert_eq!(rig.runtime.running().len(), running);
+    }
+    assert_eq!(rig.desk.papers().gone, [uid], "said once");
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_deleted_while_it_is_taken_away_is_said_to_be_gone() {
     for moment in 0..MOMENTS {
         let (mut rig, uid, key) = rig(PLAIN);

@@ -2,7 +2,7 @@
 
 use super::edge::{Batch, Edge, Input, News, Recovered};
 use super::*;
-use crate::frame::{FRAME_MAX, Frame, ReportsStart, VERSION, ViewStart, Welcome};
+use crate::frame::{FRAME_MAX, Frame, ReportsStart, Up, VERSION, ViewStart, Welcome};
 use crate::object::{Key, Revision, Uid};
 use crate::time::BootId;
 
@@ -98,6 +98,31 @@ fn what_happens_is_gathered_while_something_waits_to_be_acknowledged() {
     edge.handle(Mono(0), ack(2));
     assert_eq!(sent(&mut edge), []);
     assert_eq!(report(&mut edge, "fourth").len(), 1);
+}
+
+#[test]
+fn gone_is_said_again_of_what_was_there_again() {
+    let (mut edge, uid) = edge();
+    connect(&mut edge);
+    let mut seq = 0;
+    let mut next = |edge: &mut Edge, input: Input| {
+        edge.handle(Mono(0), input);
+        let frames = sent(edge);
+        let [Frame::Up { items, .. }] = &frames[..] else {
+            panic!("{frames:?}")
+        };
+        let items = items.clone();
+        seq += 1;
+        let ack = Frame::Ack { session: 7, seq, need_full: vec![] };
+        edge.handle(Mono(0), Input::Frame(ack.encode()));
+        assert_eq!(sent(edge), []);
+        items
+    };
+    for phase in ["Running", "Pending"] {
+        let report = Input::Reports(vec![(uid, Value::from([("phase", phase)]))]);
+        assert!(matches!(next(&mut edge, report)[..], [Up::Report { .. }]));
+        assert!(matches!(next(&mut edge, Input::Gone(uid))[..], [Up::Gone { .. }]));
+    }
 }
 
 #[test]

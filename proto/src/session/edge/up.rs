@@ -63,6 +63,10 @@ impl Edge {
             }
             let report = Arc::new(Report::new(uid, &value));
             if self.gone.remove(&uid) {
+                // Said of an object that is not being deleted any more, in a cloud that was put back. It may be again.
+                if let State::Up(session) = &mut self.state {
+                    session.gone_sent.remove(&uid);
+                }
                 // It runs again: the cloud was put back to before the deletion.
                 self.lazy.gone.insert(uid, false);
                 changed = true;
