@@ -40,21 +40,22 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> anyhow
         .await
         .with_context(|| format!("binding api {}", config.api))?;
     let api_address = listener.local_addr()?;
-    let hosts = if config.hosts.is_empty() {
-        vec![own_address().to_string()]
-    } else {
-        config.hosts.clone()
-    };
     // The hub's port is only known once it is bound, and the PKI that it needs tells nodes where it is.
     let hub_address = free_port(config.hub)?;
-    let addresses = hosts.iter().map(|host| with_port(host, hub_address.port())).collect();
+    let (people, nodes) = (
+        reached_at(&config.hosts, api_address),
+        reached_at(&config.hosts, hub_address),
+    );
+    let addresses = nodes.iter().map(|host| with_port(host, hub_address.port())).collect();
     let clock: Clock = Arc::new(daemon::clock::wall);
-    let settings = pki::Config { addresses, names: hosts.clone() };
+    let mut names = people.clone();
+    names.extend(nodes.into_iter().filter(|name| !people.contains(name)));
+    let settings = pki::Config { addresses, names };
     let (pki, clerk) = Pki::open(Arc::new(store.clone()), settings, clock)
         .await
         .context("opening the PKI")?;
     let hub = Hub::bind(hub_address, &pki).context("opening the hub")?;
-    let url = format!("https://{}", with_port(&hosts[0], api_address.port()));
+    let url = format!("https://{}", with_port(&people[0], api_address.port()));
     pki.write_kubeconfig(&config.data.join(KUBECONFIG), &url)
         .context("writing the kubeconfig")?;
 
@@ -159,6 +160,16 @@ impl seams::Sessions for Contacts {
 }
 
 /// The address under which this host would be seen from elsewhere; the loopback one where it has no way out.
+/// Where a server is reached, the best one first: at the hosts that are configured, or where it is bound, or at this
+/// host's own address.
+fn reached_at(hosts: &[String], bound: SocketAddr) -> Vec<String> {
+    if !hosts.is_empty() {
+        return hosts.to_vec();
+    }
+    let one = Some(bound.ip()).filter(|ip| !ip.is_unspecified());
+    vec![one.unwrap_or_else(own_address).to_string()]
+}
+
 fn own_address() -> IpAddr {
     // A route is looked up; nothing is sent.
     let route = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {

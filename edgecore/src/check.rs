@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use daemon::files::private_folder;
 use daemon::trust::built_ms;
 use proto::time::Wall;
 
@@ -107,7 +108,7 @@ fn root() -> Line {
 
 fn folder(what: &'static str, path: &Path) -> Line {
     let probe = path.join(".edgecore-check");
-    let written = fs::create_dir_all(path).and_then(|()| fs::write(&probe, b"x"));
+    let written = private_folder(path).and_then(|()| fs::write(&probe, b"x"));
     let _ = fs::remove_file(&probe);
     match written {
         Ok(()) => Line::good(what, format!("{} can be written", path.display())),

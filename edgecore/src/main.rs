@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use daemon::command_line::{self, CONFIG, Files, asked_to_end};
 use daemon::config::Loaded;
+use daemon::files;
 use edgecore::check::{self, State};
 use edgecore::clock::NodeClock;
 use edgecore::config::Config;
@@ -109,7 +110,7 @@ async fn carry_out(command: Command, loaded: Loaded<Config>) -> anyhow::Result<E
         Command::Join { url, token_file, name, label } => {
             let token = token(token_file)?;
             let labels = label.into_iter().collect();
-            std::fs::create_dir_all(&loaded.config.data)
+            files::private_folder(&loaded.config.data)
                 .with_context(|| format!("making the data folder {}", loaded.config.data.display()))?;
             let time = NodeClock::new(0).node_time();
             let identity = join(&url, &token, Wish { name, labels }, &loaded.config.data, time)

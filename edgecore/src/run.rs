@@ -2,7 +2,6 @@
 //! look for a network. Nothing before the session waits for it.
 
 use std::fs::File;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -141,8 +140,7 @@ async fn opened(config: &Config, mut shutdown: Pin<&mut impl Future<Output = ()>
 
 fn open(config: &Config) -> anyhow::Result<Owned> {
     for folder in [&config.data, &config.run] {
-        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
-        made.with_context(|| format!("making {}", folder.display()))?;
+        files::private_folder(folder).with_context(|| format!("making {}", folder.display()))?;
     }
     let lock = files::lock(&config.data.join("lock"))
         .with_context(|| format!("another edge core runs on {}", config.data.display()))?;

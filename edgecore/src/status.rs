@@ -115,8 +115,12 @@ pub async fn ask(folder: &Path) -> anyhow::Result<Status> {
         }
         anyhow::ensure!(
             folder.join(store::DATABASE).exists(),
-            "no edge core has ever run on {}: is this the data folder (--data)?",
-            folder.display()
+            "no edge core has run on {}{}",
+            folder.display(),
+            match Identity::load(folder) {
+                Ok(Some(identity)) => format!(" yet; it joined as {}: edgecore run", identity.node()),
+                Ok(None) | Err(_) => ": is this the data folder (--data)?".to_owned(),
+            }
         );
         let stopped = |pods| Status { running: false, ..now(folder, &LinkStatus::default(), pods) };
         match store::read_reported(folder) {

@@ -155,3 +155,39 @@ async fn containerd_main_job_survives_reboots_without_a_link() {
     .await;
     site.finish().await;
 }
+
+#[tokio::test]
+async fn containerd_main_job_survives_a_lost_store() {
+    let mut site = Site::start("lost").await;
+    site.deploy(2);
+    let uids = site.ready(2).await;
+    let shells = site.running(2).await;
+    // With no cloud it does not know that they are wanted, nor that they are not.
+    site.cloud.kill();
+    site.edge.kill();
+    for file in ["node.db", "node.db-wal"] {
+        std::fs::remove_file(site.node.folder.join("edge").join(file)).unwrap();
+    }
+    site.edge.start();
+    let begun = site.node.folder.join("edge/node.db");
+    eventually("it has begun a store", async || begun.exists().then_some(())).await;
+    let looked = async || {
+        let status = site.edge.status();
+        let looked = status["conditions"].as_array().is_some_and(|list| !list.is_empty());
+        (looked && status["pods"].as_array().is_some_and(Vec::is_empty)).then_some(())
+    };
+    eventually("it has looked at its machine", looked).await;
+    site.cloud.start_again().await;
+    site.connected().await;
+    eventually("the cloud has filled it", async || {
+        (site.edge.status()["pods"].as_array()?.len() == 2).then_some(())
+    })
+    .await;
+    assert_eq!(site.ready(2).await, uids);
+    assert_eq!((site.shells(), site.restarts()), (shells, 0));
+    // What has to go from now on goes.
+    site.kubectl.run(&["scale", "deployment", "web", "--replicas=1"]);
+    site.running(1).await;
+    site.ready(1).await;
+    site.finish().await;
+}

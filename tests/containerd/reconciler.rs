@@ -62,7 +62,11 @@ impl Desk for Table {
     async fn desired_pods(&self) -> Entries {
         let papers = self.papers();
         let pods = papers.objects.values().filter(|object| object.key.kind.kind() == "Pod");
-        Entries { list: pods.cloned().collect(), complete: true }
+        Entries {
+            list: pods.cloned().collect(),
+            read_whole: true,
+            synced: true,
+        }
     }
 
     async fn desired(&self, key: &Key) -> Result<Option<Arc<Desired>>, Unreadable> {

@@ -191,6 +191,22 @@ async fn a_replaced_node_is_out_at_once() {
 }
 
 #[tokio::test]
+async fn a_node_is_not_moved_to_another_cloud_by_a_join() {
+    let (cloud, other) = (Cloud::open().await, Cloud::open().await);
+    let folder = folder();
+    let token = cloud.token(TokenSpec::default()).await;
+    joined(&cloud, &token, "pump-7", &folder).await.unwrap();
+    let kept = std::fs::read(folder.path().join("enrolment.json")).unwrap();
+    let foreign = other.token(TokenSpec::default()).await;
+    let error = joined(&other, &foreign, "pump-7", &folder).await.unwrap_err();
+    assert!(matches!(error, JoinError::Elsewhere { .. }), "{error:?}");
+    assert_eq!(std::fs::read(folder.path().join("enrolment.json")).unwrap(), kept);
+    assert_eq!(other.requests.load(Ordering::Relaxed), 0);
+    // The same cloud again is nothing new.
+    joined(&cloud, &token, "pump-7", &folder).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_token_of_another_cloud_is_not_shown_to_this_one() {
     let (cloud, other) = (Cloud::open().await, Cloud::open().await);
     let token = other.token(TokenSpec::default()).await;

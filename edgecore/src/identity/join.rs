@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use daemon::trust::{CloudVerifier, NodeTime};
 use proto::enrol::{Answer, JoinToken, PATH, Refused, Request, hex};
@@ -23,6 +23,11 @@ pub struct Wish {
 pub enum JoinError {
     #[error("identity of this node")]
     Identity(#[source] IdentityError),
+    #[error(
+        "this node has joined a cloud with another CA, whose pods it runs: to move it, stop the edge core, and remove node.db, node.key and enrolment.json from {}",
+        folder.display()
+    )]
+    Elsewhere { folder: PathBuf },
     #[error("asking the cloud")]
     Ask(#[source] HttpsError),
     #[error("cannot write the request")]
@@ -45,7 +50,7 @@ impl JoinError {
             ),
             Self::Refused { reason, .. } => reason == "Unavailable",
             Self::Status(status) => *status >= 500,
-            Self::Identity(_) | Self::Request(_) | Self::Answer(_) => false,
+            Self::Identity(_) | Self::Elsewhere { .. } | Self::Request(_) | Self::Answer(_) => false,
         }
     }
 }
@@ -62,6 +67,10 @@ pub async fn join(
     time: NodeTime,
 ) -> Result<Identity, JoinError> {
     let url = Url::parse(url).map_err(JoinError::Ask)?;
+    let before = Identity::load(folder).map_err(JoinError::Identity)?;
+    if before.is_some_and(|before| !before.trusts(&token.ca)) {
+        return Err(JoinError::Elsewhere { folder: folder.to_owned() });
+    }
     let key = own_key(folder).map_err(JoinError::Identity)?;
     let request = Request {
         token_id: token.id_text(),

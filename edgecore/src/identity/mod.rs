@@ -134,6 +134,11 @@ impl Identity {
         self.enrolment.enrolment
     }
 
+    /// Whether this is a CA of the cloud that it joined, by its hash.
+    pub fn trusts(&self, ca: &[u8; 32]) -> bool {
+        self.bundle.certificates().iter().any(|known| sha256(known) == *ca)
+    }
+
     /// `host:port` of the hub, in the order in which to try them.
     pub fn addresses(&self) -> &[String] {
         &self.enrolment.credentials.addresses

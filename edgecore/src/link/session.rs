@@ -444,7 +444,13 @@ impl Running {
                     .as_ref()
                     .is_some_and(|link| link.identity.is_due(&self.time()));
             }
-            News::Synced(revision) => tracing::debug!(%revision, "view held whole"),
+            News::Synced(revision) => {
+                tracing::debug!(%revision, "view held whole");
+                if self.session.store.note_synced() {
+                    // What was left alone until now may have to go.
+                    self.session.pods.wake_all();
+                }
+            }
             News::Refused(Refusal::Expired) => self.renewing = true,
             News::Refused(refusal) => {
                 tracing::warn!(?refusal, "the cloud refused the session");

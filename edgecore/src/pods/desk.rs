@@ -20,8 +20,17 @@ pub struct Desired {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Entries {
     pub list: Vec<Arc<Desired>>,
-    /// Nothing is missing for want of a store that reads: only then is what is not listed not wanted.
-    pub complete: bool,
+    /// Nothing is missing for want of a store that reads.
+    pub read_whole: bool,
+    /// The store held all of it once. One that was lost and begun anew does not know what is wanted here.
+    pub synced: bool,
+}
+
+impl Entries {
+    /// Whether what is not listed is not wanted.
+    pub fn is_complete(&self) -> bool {
+        self.read_whole && self.synced
+    }
 }
 
 /// Not known to be there, nor known not to be.

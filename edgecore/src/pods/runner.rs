@@ -198,10 +198,11 @@ impl<R: Runtime, D: Desk, C: Clock> Runner<R, D, C> {
         self.lost.send_replace(false);
         self.listed = true;
         let desired = self.shared.desk.desired_pods().await;
-        if desired.complete {
+        // What is not known may be wanted: everything runs on.
+        if desired.is_complete() {
             self.take_down(&desired.list, &seen).await;
-        } else {
-            // What cannot be read may be wanted: everything runs on.
+        }
+        if !desired.read_whole {
             self.look_soon(RETRY);
         }
         for pod in desired.list {

@@ -66,11 +66,15 @@ pub fn build(view: &View<'_>, memory: &mut Memory) -> Value {
         let of = pod.containers.iter().filter(|spec| (spec.role != Role::App) == init);
         of.map(|spec| container(view, memory, spec)).collect()
     };
-    let (inits, apps) = (list(true), list(false));
-    if !inits.is_empty() {
-        status.set(&["initContainerStatuses"], inits);
+    let begun = |container: &ContainerMemory| container.current.is_some() || container.last.is_some();
+    // Of a pod that was refused there is nothing to say but why: people see its reason, and not that it were starting.
+    if memory.ended.is_none() || memory.containers.values().any(begun) {
+        let (inits, apps) = (list(true), list(false));
+        if !inits.is_empty() {
+            status.set(&["initContainerStatuses"], inits);
+        }
+        status.set(&["containerStatuses"], apps);
     }
-    status.set(&["containerStatuses"], apps);
     let conditions = conditions(view, memory, phase);
     status.set(&["conditions"], conditions);
     status

@@ -109,6 +109,8 @@ pub(super) struct Papers {
     pub writes: u64,
     pub restarts: BTreeMap<(Uid, String), i64>,
     pub violations: Vec<String>,
+    /// It was lost, and has not heard of everything yet.
+    pub begun_anew: bool,
     /// Nothing can be read.
     pub unreadable: bool,
     /// Reading a memory panics so many more times.
@@ -168,7 +170,11 @@ impl Desk for TestDesk {
         let papers = self.papers();
         let pods = papers.objects.values().filter(|object| object.key.kind.kind() == "Pod");
         let list = pods.filter(|_| !papers.unreadable).cloned().collect();
-        Entries { list, complete: !papers.unreadable }
+        Entries {
+            list,
+            read_whole: !papers.unreadable,
+            synced: !papers.begun_anew,
+        }
     }
 
     async fn desired(&self, key: &Key) -> Result<Option<Arc<Desired>>, Unreadable> {

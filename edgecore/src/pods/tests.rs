@@ -259,6 +259,33 @@ async fn a_store_that_cannot_be_read_ends_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_store_that_was_lost_ends_nothing() {
+    let (mut rig, uid, key) = rig(
+        r#"{"volumes":[{"name":"v","emptyDir":{}}],"containers":[{"name":"a","image":"i:1",
+        "volumeMounts":[{"name":"v","mountPath":"/v"}]}]}"#,
+    );
+    rig.until("ready", |rig| rig.is_ready(uid)).await;
+    let containers = rig.runtime.containers();
+    let kept = rig.folders().volumes(uid).join("v/kept");
+    fs::write(&kept, "").unwrap();
+    rig.kill().await;
+    let pod = rig.desk.papers().objects.remove(&key).unwrap();
+    rig.desk.papers().memory.clear();
+    rig.desk.papers().begun_anew = true;
+    rig.start();
+    rig.pass(Duration::from_secs(3600)).await;
+    assert_eq!(rig.runtime.containers(), containers);
+    // The cloud fills it: the container is taken over as it is.
+    rig.desk.papers().objects.insert(key.clone(), pod);
+    rig.desk.papers().begun_anew = false;
+    rig.desk.papers().status.clear();
+    rig.pods.as_ref().unwrap().wake_all();
+    rig.until("ready", |rig| rig.is_ready(uid)).await;
+    assert_eq!(rig.runtime.containers(), containers);
+    assert!(kept.exists());
+}
+
+#[tokio::test(start_paused = true)]
 async fn probes_decide_on_readiness_and_life() {
     let (rig, uid, _) = rig(r#"{"containers":[{"name":"a","image":"i:1",
         "readinessProbe":{"exec":{"command":["x"]},"periodSeconds":1,"failureThreshold":2},

@@ -101,11 +101,11 @@ impl File {
             "SELECT uid, kind, namespace, name, revision, body FROM desired WHERE kind = ? ORDER BY namespace, name",
         )?;
         let rows = statement.query_map([kind], |row| desired(row, &self.seal))?;
-        let mut entries = Entries { complete: true, ..Entries::default() };
+        let mut entries = Entries { read_whole: true, ..Entries::default() };
         for row in rows {
             match row? {
                 Ok(entry) => entries.list.push(entry),
-                Err(Unreadable) => entries.complete = false,
+                Err(Unreadable) => entries.read_whole = false,
             }
         }
         Ok(entries)

@@ -12,14 +12,14 @@ mod schema;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use daemon::seal::{KeyError, SealingKey};
 use daemon::sqlite::{self, Mode, SqliteError};
-use proto::object::{Key, Kind, Uid};
+use proto::object::{Key, Kind, Revision, Uid};
 use proto::session::CommitError;
 use proto::session::edge::{Batch, Outcome, Recovered};
 use proto::value::Value;
@@ -44,6 +44,8 @@ pub struct NodeStore {
     /// The latest time that was ever sure, to be saved with the next commit.
     floor_ms: Arc<AtomicI64>,
     waiting: Waiting,
+    /// A view was held whole once: what is not in the store is not wanted. One that was just begun does not know.
+    synced: Arc<AtomicBool>,
 }
 
 /// A pod, and what was last reported of it if anything was.
@@ -86,15 +88,16 @@ enum Job {
 impl NodeStore {
     /// Opens the store in the data folder and recovers what was durable.
     pub fn open(folder: &Path) -> Result<(Self, Recovered), OpenError> {
-        let mut file = match open_file(folder) {
-            Err(OpenError::File(error)) if error.is_damage() => {
+        let (mut file, recovered) = match open_and_recover(folder) {
+            Err(error) if error.is_damage() => {
                 let aside = sqlite::set_aside(&folder.join(DATABASE)).map_err(OpenError::File)?;
-                tracing::error!(aside = %aside.display(), "the node's store is damaged and was set aside: {error}");
-                open_file(folder)?
+                let error = anyhow::Error::new(error);
+                tracing::error!(aside = %aside.display(), "the node's store is damaged and was set aside: {error:#}");
+                open_and_recover(folder)?
             }
             other => other?,
         };
-        let recovered = file.recover().map_err(OpenError::Read)?;
+        let synced = Arc::new(AtomicBool::new(recovered.applied > Revision::default()));
         let floor_ms = Arc::clone(&file.floor_ms);
         let waiting = Arc::clone(&file.waiting);
         let (jobs, mut queue) = mpsc::channel::<Job>(JOBS_MAX);
@@ -118,7 +121,7 @@ impl NodeStore {
             .name("store".to_owned())
             .spawn(work)
             .map_err(OpenError::Thread)?;
-        Ok((Self { jobs, floor_ms, waiting }, recovered))
+        Ok((Self { jobs, floor_ms, waiting, synced }, recovered))
     }
 
     /// The latest time that was ever sure, in milliseconds since 1970.
@@ -129,6 +132,11 @@ impl NodeStore {
     /// Moves it on; it is saved with the next commit that happens anyway.
     pub fn note_floor(&self, ms: i64) {
         self.floor_ms.fetch_max(ms, Ordering::Relaxed);
+    }
+
+    /// The view is held whole; says whether that was never so before.
+    pub fn note_synced(&self) -> bool {
+        !self.synced.swap(true, Ordering::Relaxed)
     }
 
     /// Makes a batch durable, all or nothing. Dropping the future does not take it back.
@@ -147,7 +155,8 @@ impl NodeStore {
 
     /// Every entry of a kind, in the order of namespace and name.
     pub async fn entries(&self, kind: Kind) -> Entries {
-        self.ask(|reply| Job::Entries(kind, reply)).await.unwrap_or_default()
+        let entries = self.ask(|reply| Job::Entries(kind, reply)).await.unwrap_or_default();
+        Entries { synced: self.synced.load(Ordering::Relaxed), ..entries }
     }
 
     /// The pods and what was last reported of each, in the order of namespace and name: for people who ask.
@@ -194,6 +203,26 @@ impl NodeStore {
         self.jobs.send(job(reply)).await.ok()?;
         answer.await.ok()
     }
+}
+
+impl OpenError {
+    /// The file itself is bad: it is set aside, and a new one begun.
+    fn is_damage(&self) -> bool {
+        match self {
+            Self::File(error) => error.is_damage(),
+            Self::Read(error) => {
+                let damage = [ErrorCode::DatabaseCorrupt, ErrorCode::NotADatabase];
+                error.sqlite_error_code().is_some_and(|code| damage.contains(&code))
+            }
+            Self::Key(_) | Self::Thread(_) => false,
+        }
+    }
+}
+
+fn open_and_recover(folder: &Path) -> Result<(File, Recovered), OpenError> {
+    let mut file = open_file(folder)?;
+    let recovered = file.recover().map_err(OpenError::Read)?;
+    Ok((file, recovered))
 }
 
 fn open_file(folder: &Path) -> Result<File, OpenError> {

@@ -2,7 +2,7 @@
 
 use proto::delta::{Patch, diff};
 use proto::digest::{EntryHash, Inventory};
-use proto::object::{Epoch, Revision};
+use proto::object::Epoch;
 use proto::session::edge::{Change, Desired as Op, Report, Reported};
 use proto::value::json;
 
@@ -190,6 +190,54 @@ async fn secrets_stand_in_no_file() {
         let bytes = std::fs::read(file.unwrap().path()).unwrap();
         assert!(!bytes.windows(10).any(|window| window == b"c2VjcmV0LX"));
     }
+}
+
+#[tokio::test]
+async fn a_store_that_was_just_begun_does_not_know_what_is_not_wanted() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = Key::new("Pod", "n", "one");
+    let fill = || desired(vec![upsert(Uid([1; 16]), Some(key.clone()), Change::Full(parse("{}")))]);
+    let complete = async |store: &NodeStore| store.entries(Kind::from("Pod")).await.is_complete();
+    {
+        let (store, _) = NodeStore::open(folder.path()).unwrap();
+        store.commit(fill()).await.unwrap();
+        assert!(!complete(&store).await);
+        assert!(store.note_synced());
+        assert!(complete(&store).await);
+        assert!(!store.note_synced(), "not for the first time");
+        store.close().await;
+    }
+    // It was not durable that all was there.
+    let (store, _) = NodeStore::open(folder.path()).unwrap();
+    assert!(!complete(&store).await);
+    let mark = Batch { mark: Some((Epoch(1), Revision(7))), ..Batch::default() };
+    store.commit(mark).await.unwrap();
+    store.close().await;
+    let (store, _) = NodeStore::open(folder.path()).unwrap();
+    assert!(complete(&store).await);
+}
+
+#[tokio::test]
+async fn damage_that_reading_finds_sets_the_store_aside() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(DATABASE);
+    let (store, _) = NodeStore::open(folder.path()).unwrap();
+    let pods = (0..200).map(|number| {
+        let key = Key::new("Pod", "n", format!("p{number}"));
+        let body = Change::Full(parse(&format!(r#"{{"spec":"{}"}}"#, "x".repeat(100))));
+        upsert(Uid([number; 16]), Some(key), body)
+    });
+    store.commit(desired(pods.collect())).await.unwrap();
+    store.close().await;
+    // A clean stop: nothing looks at the pages before they are read.
+    let mut bytes = std::fs::read(&path).unwrap();
+    let half = bytes.len() / 2;
+    bytes[half..].fill(0xa5);
+    std::fs::write(&path, bytes).unwrap();
+    let (store, recovered) = NodeStore::open(folder.path()).unwrap();
+    assert_eq!(recovered, Recovered::default());
+    assert!(!store.entries(Kind::from("Pod")).await.is_complete());
+    assert!(folder.path().join(format!("{DATABASE}.damaged")).exists());
 }
 
 #[tokio::test]

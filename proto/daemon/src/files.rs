@@ -1,9 +1,9 @@
 //! Files outside the databases: replaced as a whole or not at all, and folders with one owner.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 /// A file that could not be replaced or locked.
@@ -81,6 +81,11 @@ fn write(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     file.set_permissions(fs::Permissions::from_mode(mode))?;
     file.write_all(bytes)?;
     file.sync_all()
+}
+
+/// Makes a folder that only this user may enter, with those above it; one that is there is left as it is.
+pub fn private_folder(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
 /// Takes the lock file at `path`, made if need be, for as long as the returned file lives. The kernel gives the lock

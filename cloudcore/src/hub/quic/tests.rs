@@ -120,7 +120,10 @@ async fn a_hub_tells_the_nodes_of_the_one_before_it_at_once() {
     };
     let mut dialled = door.dial(&node).await;
     let session = door.session().await;
-    process.shutdown_background();
+    // All of its tasks are gone before anything of theirs is dropped, which would say goodbye.
+    std::thread::spawn(move || process.shutdown_timeout(DEADLINE))
+        .join()
+        .unwrap();
     drop(session);
     let Door { address, office, .. } = door;
     // Free once the last of its tasks is gone.

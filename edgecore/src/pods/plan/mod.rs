@@ -47,6 +47,8 @@ pub struct Observed<'a> {
     pub images: &'a BTreeMap<String, ImageState>,
     /// Why a container's environment or volumes cannot be had yet, by container.
     pub missing: &'a BTreeMap<String, String>,
+    /// Images that cannot be looked for, with the reason and the words for it.
+    pub wrong: &'a BTreeMap<String, (&'static str, String)>,
     pub health: &'a BTreeMap<String, Health>,
     /// What failed and when it may be tried again.
     pub failures: &'a BTreeMap<Work, Failure>,
@@ -454,6 +456,9 @@ impl<'a> Planner<'a> {
             .any(|seen| seen.labels.container == spec.name && !matches!(seen.state, State::Exited { .. }));
         if lives {
             return self.wait(spec, "ContainerCreating", String::new());
+        }
+        if let Some((reason, message)) = self.observed.wrong.get(&spec.image) {
+            return self.wait(spec, reason, message.clone());
         }
         let image = self.image(spec);
         if let Some(message) = self.observed.missing.get(&spec.name) {

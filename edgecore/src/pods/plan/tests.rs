@@ -22,6 +22,7 @@ struct Bench {
     present: BTreeSet<String>,
     fetched: BTreeSet<String>,
     missing: BTreeMap<String, String>,
+    wrong: BTreeMap<String, (&'static str, String)>,
     health: BTreeMap<String, Health>,
     failures: BTreeMap<Work, Failure>,
     stubborn: bool,
@@ -50,6 +51,7 @@ impl Bench {
             present: ["i:1".to_owned()].into(),
             fetched: BTreeSet::new(),
             missing: BTreeMap::new(),
+            wrong: BTreeMap::new(),
             health: BTreeMap::new(),
             failures: BTreeMap::new(),
             stubborn: false,
@@ -83,6 +85,7 @@ impl Bench {
             volumes: self.volumes,
             images: &images.collect(),
             missing: &self.missing,
+            wrong: &self.wrong,
             health: &self.health,
             failures: &self.failures,
             messages: &BTreeMap::new(),
@@ -591,6 +594,24 @@ fn what_is_not_honoured_is_not_run() {
     bench.edit(&["spec", "newField"], true);
     bench.settle();
     assert_eq!(bench.text(&["phase"]), "Running");
+}
+
+#[test]
+fn a_wrong_image_name_keeps_its_own_container_only() {
+    let mut bench = Bench::new(r#"{"containers":[{"name":"a","image":"UP/x"},{"name":"b","image":"i:1"}]}"#);
+    bench
+        .wrong
+        .insert("UP/x".to_owned(), ("InvalidImageName", "no such name".to_owned()));
+    bench.settle();
+    assert_eq!(bench.waiting(), "InvalidImageName");
+    assert_eq!(
+        bench.container(&["state", "waiting", "message"]),
+        Some(&Value::from("no such name"))
+    );
+    assert_ne!(
+        bench.text(&["containerStatuses", "1", "state", "running", "startedAt"]),
+        ""
+    );
 }
 
 #[test]

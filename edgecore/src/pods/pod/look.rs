@@ -18,7 +18,7 @@ use crate::pods::probe::{Health, Prober};
 use crate::pods::refs::Objects;
 use crate::pods::spec::{ContainerSpec, Pod};
 use crate::pods::volumes::{self, Volume};
-use crate::runtime::{Runtime, Seen, State};
+use crate::runtime::{Runtime, RuntimeError, Seen, State, explain};
 
 /// As much of a container's last words is kept.
 const LAST_WORDS_BYTES_MAX: u64 = 4096;
@@ -32,6 +32,7 @@ pub(super) struct Looked {
     containers: Vec<Seen>,
     images: BTreeMap<String, ImageState>,
     missing: BTreeMap<String, String>,
+    wrong: BTreeMap<String, (&'static str, String)>,
     health: BTreeMap<String, Health>,
     messages: BTreeMap<String, String>,
     volumes: Volumes,
@@ -47,6 +48,7 @@ impl Looked {
             volumes: self.volumes,
             images: &self.images,
             missing: &self.missing,
+            wrong: &self.wrong,
             health: &self.health,
             failures: &task.failures,
             messages: &self.messages,
@@ -78,6 +80,7 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
         let mut looked = Looked {
             images: BTreeMap::new(),
             missing: BTreeMap::new(),
+            wrong: BTreeMap::new(),
             health: BTreeMap::new(),
             messages: BTreeMap::new(),
             volumes: Volumes::Ready,
@@ -112,6 +115,14 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
             }
             let present = match self.shared.runtime.image(&spec.image).await {
                 Ok(image) => image.is_some(),
+                Err(error @ (RuntimeError::Invalid { .. } | RuntimeError::Pull { .. })) => {
+                    let reason = match error {
+                        RuntimeError::Invalid { .. } => "InvalidImageName",
+                        _ => "ImageInspectError",
+                    };
+                    looked.wrong.insert(spec.image.clone(), (reason, explain(&error)));
+                    continue;
+                }
                 Err(_) => return None,
             };
             let state = ImageState {

@@ -10,7 +10,8 @@ use super::VolumeError;
 pub(super) fn ensure(path: &Path, kind: &str) -> Result<(), VolumeError> {
     let found = fs::metadata(path).ok().map(|meta| meta.file_type());
     match (kind, &found) {
-        ("DirectoryOrCreate", None) => {
+        // Without a type nothing is checked, and what is not there is made, as other runtimes do it.
+        ("" | "DirectoryOrCreate", None) => {
             return fs::create_dir_all(path).map_err(VolumeError::io("making folder", path));
         }
         ("FileOrCreate", None) => {

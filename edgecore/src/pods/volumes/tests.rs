@@ -176,8 +176,10 @@ fn host_paths_are_checked_by_type() {
         let made = write(&volume, &root.join("unused"), None, false);
         assert_eq!(made.is_ok(), fits, "{name} as {kind:?}");
     };
-    check("none", "", true);
     check("none", "Directory", false);
+    check("any", "", true);
+    check("any", "Directory", true);
+    check("file", "", true);
     check("file", "Directory", false);
     check("file", "File", true);
     check("made", "DirectoryOrCreate", true);

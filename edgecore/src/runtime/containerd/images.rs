@@ -63,7 +63,10 @@ impl Images {
 
     /// The image a manifest's name means, if it is completely there.
     pub(super) async fn find(&self, name: &str) -> Result<Option<Found>, RuntimeError> {
-        let reference = Reference::parse(name).map_err(|error| pull_error(name, error))?;
+        let reference = Reference::parse(name).map_err(|error| RuntimeError::Invalid {
+            action: "reading the image's name",
+            reason: format!("{name}: {}", explain(&error)),
+        })?;
         self.found(&reference).await
     }
 

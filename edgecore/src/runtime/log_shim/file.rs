@@ -22,6 +22,13 @@ impl LogFile {
         Self { target, file: None, size: 0, lost: 0 }
     }
 
+    /// Makes the file, so that a container which says nothing has an empty log and not none.
+    pub(super) fn begin(&mut self) {
+        if let Ok(file) = self.open() {
+            self.file = Some(file);
+        }
+    }
+
     /// Appends whole records. Never fails and never waits: the container must not feel its log.
     pub(super) fn append(&mut self, records: &[u8], stamp: &str) {
         if records.is_empty() {

@@ -101,6 +101,7 @@ fn streams() -> io::Result<[File; 2]> {
 
 /// Copies both outputs until both are closed.
 fn copy(stdout: File, stderr: File, mut log: LogFile) -> io::Result<()> {
+    log.begin();
     let mut inputs = [
         (Some(stdout), Lines::new("stdout")),
         (Some(stderr), Lines::new("stderr")),
