@@ -136,6 +136,15 @@ mod tests {
     }
 
     #[test]
+    fn what_says_nothing_has_an_empty_log() {
+        let mut log = log("silent", 4, 3);
+        log.begin();
+        assert_eq!(contents(&log, 0).unwrap(), "");
+        log.append(b"a\n", "T");
+        assert_eq!(contents(&log, 0).unwrap(), "a\n");
+    }
+
+    #[test]
     fn one_file_is_started_anew() {
         let mut log = log("one", 4, 1);
         log.append(b"aaaa\n", "T");
