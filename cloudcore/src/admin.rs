@@ -90,9 +90,7 @@ impl Admin {
 
     fn node(&self, name: &str) -> NodeLine {
         let state = self.sessions.get(name);
-        let since = state.map(|state| match state.contact {
-            Contact::Connected { since } | Contact::Silent { since } => since,
-        });
+        let since = state.map(|state| state.contact.since());
         let connected = state.is_some_and(|state| matches!(state.contact, Contact::Connected { .. }));
         let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let link = self.hub.link(name);

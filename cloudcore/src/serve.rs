@@ -147,8 +147,8 @@ impl seams::Sessions for Contacts {
     fn contact(&self, node: &str) -> Option<seams::Contact> {
         let state = self.0.get(node)?;
         let mut at = daemon::clock::wall();
-        if let Contact::Silent { since } = state.contact {
-            let ago = daemon::clock::mono().since(since);
+        if !matches!(state.contact, Contact::Connected { .. }) {
+            let ago = daemon::clock::mono().since(state.contact.since());
             at.ms -= i64::try_from(ago.as_millis()).unwrap_or(i64::MAX);
         }
         let grace = crate::controllers::node_life::grace(state.beat);

@@ -85,6 +85,16 @@ fn plan(node: &Object, session: Option<SessionState>, started: Mono, now: Mono) 
             return settle(node, &in_contact(&node.value), known);
         }
         Some(SessionState { contact: Contact::Silent { since }, beat }) => (since, grace(beat)),
+        Some(SessionState { contact: Contact::Barred { .. }, .. }) => {
+            let barred = condition(
+                "Ready",
+                "Unknown",
+                "NodeRevoked",
+                "The node's key was revoked, so it is not let in; its pods are taken to be running. To let it in again: \
+                 cloudcore token create --replace NODE, and join.",
+            );
+            return settle(node, &barred, known);
+        }
         None if known.is_none() => {
             let never = condition(
                 "Ready",
@@ -223,6 +233,24 @@ mod tests {
         check(16, 42);
         check(300, 610);
         assert_eq!(grace(Duration::MAX), Duration::MAX);
+    }
+
+    #[test]
+    fn a_revoked_node_is_unknown_at_once() {
+        let (mut model, mut life, sessions, key) = bench();
+        connected(&model, &sessions);
+        model.step(&mut life, &key);
+        assert_eq!(ready(&model, &key).0, "True");
+        let contact = Contact::Barred { since: model.now.mono };
+        sessions.set("a", SessionState { contact, beat: BEAT }, model.now.mono);
+        assert_eq!(model.step(&mut life, &key).outcome, Outcome::Done);
+        let (status, taints) = ready(&model, &key);
+        assert_eq!(status, "Unknown");
+        assert!(taints.contains(UNREACHABLE), "{taints}");
+        // Let in again.
+        connected(&model, &sessions);
+        model.step(&mut life, &key);
+        assert_eq!(ready(&model, &key), ("True".to_owned(), String::new()));
     }
 
     #[test]

@@ -27,6 +27,19 @@ pub enum Contact {
     Silent {
         since: Mono,
     },
+    /// Its key was revoked: it is not let in, and that is known at once.
+    Barred {
+        since: Mono,
+    },
+}
+
+impl Contact {
+    /// Since when it is as it is.
+    pub fn since(self) -> Mono {
+        match self {
+            Self::Connected { since } | Self::Silent { since } | Self::Barred { since } => since,
+        }
+    }
 }
 
 /// The board of all sessions. The hub writes it, node life reads it; bounded by the nodes, which are objects.

@@ -84,7 +84,11 @@ impl NodeTask {
                 message = self.inbox.recv() => {
                     let Some(message) = message else { break };
                     match message {
-                        Message::Session(session) => self.carry(*session, &mut rim, &mut tasks),
+                        Message::Session(session) => {
+                            // Another one than before when the node was replaced.
+                            self.enrolment = session.peer.enrolment;
+                            self.carry(*session, &mut rim, &mut tasks);
+                        }
                         Message::Frame(carrier, frame) => {
                             self.step(&mut rim, Input::Frame(carrier, frame)).await;
                         }
@@ -93,7 +97,11 @@ impl NodeTask {
                             self.step(&mut rim, Input::Lost(carrier)).await;
                             if !self.machine.is_up() {
                                 let ago = if lost == Lost::Silent { daemon::carrier::idle(beat) } else { Duration::ZERO };
-                                let contact = Contact::Silent { since: mono() - ago };
+                                let contact = if self.shared.pki.roll().is_revoked(self.enrolment) {
+                                    Contact::Barred { since: mono() }
+                                } else {
+                                    Contact::Silent { since: mono() - ago }
+                                };
                                 self.shared.sessions.set(&self.node, SessionState { contact, beat }, mono());
                             }
                             if rim.carriers.is_empty() {
