@@ -93,6 +93,12 @@ impl World {
             let mut random = Random::new(self.random.next());
             backup.new_epoch(&mut random, later);
         }
+        // What the back-up does not have is taken out of the views, whatever a later restore brings back.
+        for node in 0..self.edges.len() {
+            let store = self.cloud.store();
+            let lost = store.view(node).filter(|(uid, _)| backup.seen_by(node, *uid).is_none());
+            self.removed.extend(lost.map(|(uid, _)| (node, uid)));
+        }
         *self.cloud.store() = backup;
         self.events_excused = true;
         self.kill_cloud();
