@@ -44,10 +44,17 @@ impl Site {
 
     /// The status of a node's Ready condition.
     pub(super) fn ready(&self, node: &str) -> String {
-        let node = self.kubectl.json(&["node", node]).unwrap_or_default();
-        let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        let ready = conditions.iter().find(|condition| condition["type"] == "Ready");
-        ready.map_or_else(String::new, |ready| text(&ready["status"]))
+        self.ready_condition(node)
+            .map_or_else(String::new, |ready| text(&ready["status"]))
+    }
+
+    pub(super) fn ready_condition(&self, node: &str) -> Option<Value> {
+        let node = self.kubectl.json(&["node", node])?;
+        let conditions = node["status"]["conditions"].as_array()?;
+        conditions
+            .iter()
+            .find(|condition| condition["type"] == "Ready")
+            .cloned()
     }
 
     /// Runs `edgectl`, and returns what it prints.

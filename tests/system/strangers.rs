@@ -271,6 +271,7 @@ async fn a_node_that_was_revoked_or_deleted_is_out_at_once_and_for_good() {
     })
     .await;
     site.is_ready("revoked", "Unknown").await;
+    assert_eq!(site.ready_condition("revoked").unwrap()["reason"], "NodeRevoked");
     assert_eq!(site.uids("revoked"), uids);
     assert_eq!((site.sessions("stays"), site.ready("stays").as_str()), (1, "True"));
     // An admin lets the machine in again, with a new key: its pod is the one that it always was.
