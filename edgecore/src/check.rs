@@ -291,7 +291,7 @@ fn cgroups(table: &str, unified: Option<&str>, mounted: impl Fn(&str) -> bool) -
 }
 
 fn network(config: &Config) -> Line {
-    let cni = crate::run::containerd_config(config).cni;
+    let cni = crate::run::cni_config(config);
     let (folder, plugins) = (cni.conf_dir.display(), &cni.plugin_dirs);
     match cni.missing_plugins() {
         Ok(None) => Line::note(

@@ -23,13 +23,34 @@ pub struct Config {
     pub run: PathBuf,
     /// `containerd`, or `fake`, which runs nothing and says it does: for tests.
     pub runtime: String,
+    pub pods: Pods,
+    pub images: Images,
     pub containerd: Containerd,
     pub link: Link,
     /// `error`, `warn`, `info`, `debug` or `trace`.
     pub log: Level,
 }
 
-/// The container runtime.
+/// What pods get on this node, whatever runs them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Pods {
+    /// Below which every pod gets a cgroup.
+    pub cgroup: String,
+    /// Where the pod network is described, and where its plugins are.
+    pub cni_conf: PathBuf,
+    pub cni_plugins: Vec<PathBuf>,
+}
+
+/// How images are had.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Images {
+    /// More certificate authorities for registries, as PEM.
+    pub registry_ca: Option<PathBuf>,
+}
+
+/// The container runtime of that name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Containerd {
@@ -37,13 +58,6 @@ pub struct Containerd {
     /// containerd's namespace; all that is in it is the edge core's.
     pub namespace: String,
     pub snapshotter: String,
-    /// Below which every pod gets a cgroup.
-    pub cgroup: String,
-    /// Where the pod network is described, and where its plugins are.
-    pub cni_conf: PathBuf,
-    pub cni_plugins: Vec<PathBuf>,
-    /// More certificate authorities for registries, as PEM.
-    pub registry_ca: Option<PathBuf>,
 }
 
 /// The way to the cloud.
@@ -64,6 +78,8 @@ impl Default for Config {
             logs: "/var/log/edgehold/pods".into(),
             run: "/run/edgehold".into(),
             runtime: "containerd".to_owned(),
+            pods: Pods::default(),
+            images: Images::default(),
             containerd: Containerd::default(),
             link: Link::default(),
             log: Level::Info,
@@ -78,18 +94,25 @@ impl Default for Containerd {
             socket: runtime.socket,
             namespace: runtime.namespace,
             snapshotter: runtime.snapshotter,
-            cgroup: runtime.cgroup_parent,
-            cni_conf: runtime.cni.conf_dir,
-            cni_plugins: runtime.cni.plugin_dirs,
-            registry_ca: None,
+        }
+    }
+}
+
+impl Default for Pods {
+    fn default() -> Self {
+        let cni = crate::runtime::CniConfig::default();
+        Self {
+            cgroup: "/edgehold".to_owned(),
+            cni_conf: cni.conf_dir,
+            cni_plugins: cni.plugin_dirs,
         }
     }
 }
 
 impl Configuration for Config {
     fn every_key() -> Self {
-        let containerd = Containerd { registry_ca: Some(PathBuf::new()), ..Containerd::default() };
-        Self { containerd, ..Self::default() }
+        let images = Images { registry_ca: Some(PathBuf::new()) };
+        Self { images, ..Self::default() }
     }
 
     fn data(&mut self) -> &mut PathBuf {

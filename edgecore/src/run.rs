@@ -21,9 +21,9 @@ use crate::desk::StoreDesk;
 use crate::link::session::{LinkStatus, Reporter, Session};
 use crate::node::Reporting;
 use crate::pods::{self, Clock as _, Folders};
-use crate::runtime::Runtime;
-use crate::runtime::containerd::{self, CniConfig, Containerd};
+use crate::runtime::containerd::{self, Containerd};
 use crate::runtime::fake::Fake;
+use crate::runtime::{CniConfig, Runtime};
 use crate::store::NodeStore;
 use crate::{network, status, tunnels};
 
@@ -168,12 +168,17 @@ pub fn containerd_config(config: &Config) -> containerd::Config {
         state_dir: config.data.join("containerd"),
         // The log processes are this same program.
         log_program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/usr/bin/edgecore")),
-        cgroup_parent: chosen.cgroup.clone(),
-        cni: CniConfig {
-            conf_dir: chosen.cni_conf.clone(),
-            plugin_dirs: chosen.cni_plugins.clone(),
-        },
-        registry_ca: chosen.registry_ca.clone(),
+        cgroup_parent: config.pods.cgroup.clone(),
+        cni: cni_config(config),
+        registry_ca: config.images.registry_ca.clone(),
         ..containerd::Config::default()
+    }
+}
+
+/// Where the pod network is described.
+pub fn cni_config(config: &Config) -> CniConfig {
+    CniConfig {
+        conf_dir: config.pods.cni_conf.clone(),
+        plugin_dirs: config.pods.cni_plugins.clone(),
     }
 }

@@ -195,8 +195,8 @@ class Edge:
         """`link` are settings of the link, beside their defaults."""
         lines = [f'data = "{self.folder}"', f'logs = "{self.logs}"', f'run = "{self.run_folder}"', f'log = "{log}"']
         if self.containerd:
-            lines += ["[containerd]", f'socket = "{self.containerd.socket}"', f'cgroup = "/{CGROUP}"',
-                      f'cni_conf = "{self.cni}"']
+            lines += ["[containerd]", f'socket = "{self.containerd.socket}"',
+                      "[pods]", f'cgroup = "/{CGROUP}"', f'cni_conf = "{self.cni}"']
         else:
             lines.append('runtime = "fake"')
         lines += ["[link]", *(f"{key} = {json.dumps(value)}" for key, value in link.items())]

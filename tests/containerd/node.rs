@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use edgecore::images::Clock;
-use edgecore::runtime::containerd::{CniConfig, Config, Containerd};
-use edgecore::runtime::{Container, Event, Labels, Limits, Runtime as _, Sandbox, Security, Seen, State};
+use edgecore::runtime::containerd::{Config, Containerd};
+use edgecore::runtime::{CniConfig, Container, Event, Labels, Limits, Runtime as _, Sandbox, Security, Seen, State};
 use proto::object::Uid;
 use proto::time::Wall;
 use tokio::sync::mpsc::Receiver;
@@ -121,7 +121,7 @@ impl Node {
         let path = |name: &str| self.folder.join(name).display().to_string();
         let text = format!(
             "data = {:?}\nlogs = {:?}\nrun = {:?}\nlog = \"debug\"\n[containerd]\nsocket = {:?}\nnamespace = {:?}\n\
-             cgroup = {:?}\ncni_conf = {:?}\n",
+             [pods]\ncgroup = {:?}\ncni_conf = {:?}\n",
             path("edge"),
             path("plogs"),
             path("run"),

@@ -224,7 +224,7 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
                 if same {
                     return;
                 }
-                let features = Features { seccomp_default: R::SECCOMP_DEFAULT };
+                let features = Features { seccomp_default: self.shared.runtime.seccomp_default() };
                 let refusals = check_supported(&desired.value, features);
                 let pod = Pod::parse(&desired);
                 // What failed may succeed with the new spec.

@@ -300,8 +300,13 @@ fn image(name: &str) -> Image {
 }
 
 impl Runtime for Fake {
-    const NAME: &'static str = "fake";
-    const SECCOMP_DEFAULT: bool = true;
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    fn seccomp_default(&self) -> bool {
+        true
+    }
 
     async fn version(&self) -> Result<Version, RuntimeError> {
         let version = "fake://1".to_owned();

@@ -7,12 +7,15 @@
 pub mod containerd;
 pub mod fake;
 pub mod log_shim;
+mod oci;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use proto::object::Uid;
 use tokio::sync::mpsc;
+
+pub use self::oci::cni::Config as CniConfig;
 
 /// Who a container is. Kept by the runtime with the container.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -223,10 +226,14 @@ pub fn explain(error: &dyn std::error::Error) -> String {
 /// Runs containers.
 pub trait Runtime: Send + Sync + 'static {
     /// As container ids name it (`containerd://…`).
-    const NAME: &'static str = "containerd";
+    fn name(&self) -> &'static str {
+        "containerd"
+    }
 
     /// Whether it applies a default seccomp filter where a pod asks for `RuntimeDefault`.
-    const SECCOMP_DEFAULT: bool = false;
+    fn seccomp_default(&self) -> bool {
+        false
+    }
 
     /// Whether it answers, and what it is.
     fn version(&self) -> impl Future<Output = Result<Version, RuntimeError>> + Send;

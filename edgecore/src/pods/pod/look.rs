@@ -58,7 +58,7 @@ impl Looked {
                 .map(|wanted| wanted.refusals.as_slice())
                 .unwrap_or_default(),
             cleaned: task.cleaned,
-            runtime: R::NAME,
+            runtime: task.shared.runtime.name(),
             first: task.first,
             addresses: &self.addresses,
             wall: self.wall,

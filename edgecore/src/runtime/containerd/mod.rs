@@ -10,18 +10,13 @@
 //!
 //! Every call has a deadline. Two calls for one container at a time are the caller's to avoid.
 
-mod accounts;
 mod client;
-mod cni;
 mod events;
 mod exec;
 mod images;
 mod ingest;
-mod machine;
 mod passwd;
 mod record;
-mod sandbox;
-mod spec;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -41,15 +36,16 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use self::client::{Answer as _, Client, PROCESS, QUICK, within};
-pub use self::cni::Config as CniConfig;
 use self::exec::Execs;
 use self::images::Images;
 use self::record::Exit;
-use self::sandbox::Sandboxes;
-use self::spec::{Input, Machine};
 use super::log_shim::{self, Target};
+use super::oci::sandbox::{self, Sandboxes};
+use super::oci::spec::{self, Input, Machine};
+use super::oci::{accounts, machine};
 use super::{
-    Container, Event, Executed, Image, Network, RegistryAuth, Runtime, RuntimeError, Sandbox, Seen, Version, explain,
+    CniConfig, Container, Event, Executed, Image, Network, RegistryAuth, Runtime, RuntimeError, Sandbox, Seen, Version,
+    explain,
 };
 use crate::images::registry::escape;
 use crate::images::{Clock, Trust};

@@ -48,30 +48,30 @@ const SHIM_GROUP: &str = "io.containerd.runc.v2.group";
 
 /// What the machine offers.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Machine {
+pub(in crate::runtime) struct Machine {
     /// What this process could hand on.
-    pub(super) capabilities: BTreeMap<String, Capability>,
+    pub(in crate::runtime) capabilities: BTreeMap<String, Capability>,
     /// Whether there is one cgroup tree for everything (v2).
-    pub(super) unified_cgroups: bool,
+    pub(in crate::runtime) unified_cgroups: bool,
     /// For privileged containers.
-    pub(super) devices: Vec<LinuxDevice>,
+    pub(in crate::runtime) devices: Vec<LinuxDevice>,
 }
 
 /// What a specification is made from.
 #[derive(Debug)]
-pub(super) struct Input<'a> {
-    pub(super) sandbox: &'a Sandbox,
-    pub(super) container: &'a Container,
-    pub(super) image: &'a Run,
-    pub(super) account: &'a Account,
-    pub(super) machine: &'a Machine,
+pub(in crate::runtime) struct Input<'a> {
+    pub(in crate::runtime) sandbox: &'a Sandbox,
+    pub(in crate::runtime) container: &'a Container,
+    pub(in crate::runtime) image: &'a Run,
+    pub(in crate::runtime) account: &'a Account,
+    pub(in crate::runtime) machine: &'a Machine,
     /// Where the sandbox keeps its namespaces and its shared memory.
-    pub(super) shared: &'a Path,
-    pub(super) cgroup_parent: &'a str,
+    pub(in crate::runtime) shared: &'a Path,
+    pub(in crate::runtime) cgroup_parent: &'a str,
 }
 
 /// `Err` is what to tell people.
-pub(super) fn build(input: &Input<'_>) -> Result<Spec, String> {
+pub(in crate::runtime) fn build(input: &Input<'_>) -> Result<Spec, String> {
     let container = input.container;
     let root = RootBuilder::default()
         .path("rootfs")

@@ -41,8 +41,8 @@ impl Default for Config {
 /// A chain of plugins.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Network {
-    pub(super) name: String,
+pub(in crate::runtime) struct Network {
+    pub(in crate::runtime) name: String,
     #[serde(default)]
     cni_version: String,
     #[serde(default)]
@@ -52,25 +52,25 @@ pub(super) struct Network {
 
 /// One pod's attachment: what is needed to take it away.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Attachment {
-    pub(super) network: Network,
-    pub(super) pod: Pod,
+pub(in crate::runtime) struct Attachment {
+    pub(in crate::runtime) network: Network,
+    pub(in crate::runtime) pod: Pod,
     /// What the last plugin said; nothing until all have.
-    pub(super) result: Option<Value>,
+    pub(in crate::runtime) result: Option<Value>,
 }
 
 /// Whom a network is for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Pod {
-    pub(super) uid: String,
-    pub(super) namespace: String,
-    pub(super) name: String,
-    pub(super) netns: PathBuf,
+pub(in crate::runtime) struct Pod {
+    pub(in crate::runtime) uid: String,
+    pub(in crate::runtime) namespace: String,
+    pub(in crate::runtime) name: String,
+    pub(in crate::runtime) netns: PathBuf,
 }
 
 impl Attachment {
     /// The pod's addresses, without prefix lengths.
-    pub(super) fn addresses(&self) -> Vec<String> {
+    pub(in crate::runtime) fn addresses(&self) -> Vec<String> {
         let ips = self.result.as_ref().and_then(|result| result.get("ips")?.as_array());
         let address = |ip: &Value| Some(ip.get("address")?.as_str()?.split('/').next()?.to_owned());
         ips.into_iter().flatten().filter_map(address).collect()
@@ -79,7 +79,7 @@ impl Attachment {
 
 /// Why there is no pod network.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum CniError {
+pub(in crate::runtime) enum CniError {
     #[error("reading {}", path.display())]
     Read {
         path: PathBuf,
@@ -177,7 +177,7 @@ impl Config {
     }
 
     /// The node's pod network, if it has one.
-    pub(super) fn network(&self) -> Result<Option<Network>, CniError> {
+    pub(in crate::runtime) fn network(&self) -> Result<Option<Network>, CniError> {
         let read = |path: &Path, source| CniError::Read { path: path.to_owned(), source };
         let entries = match std::fs::read_dir(&self.conf_dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -194,7 +194,7 @@ impl Config {
     }
 
     /// Attaches a pod; on failure nothing is attached.
-    pub(super) async fn add(&self, attachment: &mut Attachment) -> Result<(), CniError> {
+    pub(in crate::runtime) async fn add(&self, attachment: &mut Attachment) -> Result<(), CniError> {
         let mut previous = None;
         for plugin in &attachment.network.plugins {
             let input = attachment.network.input(plugin, previous.as_ref());
@@ -213,7 +213,7 @@ impl Config {
     }
 
     /// Whether what was added is still as it was.
-    pub(super) async fn check(&self, attachment: &Attachment) -> Result<(), CniError> {
+    pub(in crate::runtime) async fn check(&self, attachment: &Attachment) -> Result<(), CniError> {
         let network = &attachment.network;
         if !network.has_check() || network.disable_check {
             return Ok(());
@@ -226,7 +226,7 @@ impl Config {
     }
 
     /// Takes a pod's attachment away, as far as it got; plugins take it well when there is nothing to take away.
-    pub(super) async fn del(&self, attachment: &Attachment) -> Result<(), CniError> {
+    pub(in crate::runtime) async fn del(&self, attachment: &Attachment) -> Result<(), CniError> {
         let network = &attachment.network;
         let previous = attachment.result.as_ref().filter(|_| network.has_check());
         for plugin in network.plugins.iter().rev() {

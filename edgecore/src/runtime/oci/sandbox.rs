@@ -32,7 +32,7 @@ const NAMESPACES: [(&str, libc::c_int); 3] = [
 
 /// All sandboxes of one runtime.
 #[derive(Debug)]
-pub(super) struct Sandboxes {
+pub(in crate::runtime) struct Sandboxes {
     /// Emptied by a reboot.
     run_dir: PathBuf,
     /// Survives one.
@@ -44,7 +44,12 @@ pub(super) struct Sandboxes {
 }
 
 impl Sandboxes {
-    pub(super) fn new(run_dir: PathBuf, state_dir: PathBuf, cgroup_parent: String, cni: cni::Config) -> Self {
+    pub(in crate::runtime) fn new(
+        run_dir: PathBuf,
+        state_dir: PathBuf,
+        cgroup_parent: String,
+        cni: cni::Config,
+    ) -> Self {
         Self {
             run_dir,
             state_dir,
@@ -55,16 +60,16 @@ impl Sandboxes {
     }
 
     /// Where a pod's namespaces and shared memory are.
-    pub(super) fn folder(&self, pod: Uid) -> PathBuf {
+    pub(in crate::runtime) fn folder(&self, pod: Uid) -> PathBuf {
         self.run_dir.join("pods").join(pod.to_string())
     }
 
-    pub(super) fn cgroup_parent(&self) -> &str {
+    pub(in crate::runtime) fn cgroup_parent(&self) -> &str {
         &self.cgroup_parent
     }
 
     /// Makes what is missing.
-    pub(super) async fn prepare(&self, sandbox: &Sandbox) -> Result<Network, RuntimeError> {
+    pub(in crate::runtime) async fn prepare(&self, sandbox: &Sandbox) -> Result<Network, RuntimeError> {
         let folder = self.folder(sandbox.pod);
         let wanted = sandbox.clone();
         let made = on_thread(move || make(&folder, &wanted))
@@ -120,7 +125,7 @@ impl Sandboxes {
     }
 
     /// Takes everything away; repeatable.
-    pub(super) async fn release(&self, pod: Uid) -> Result<(), RuntimeError> {
+    pub(in crate::runtime) async fn release(&self, pod: Uid) -> Result<(), RuntimeError> {
         self.detach(pod, RELEASE).await?;
         self.checked.lock().unwrap_or_else(PoisonError::into_inner).remove(&pod);
         let (folder, cgroup) = (self.folder(pod), self.cgroup(pod));
@@ -260,7 +265,7 @@ fn mounted() -> io::Result<BTreeSet<PathBuf>> {
 }
 
 /// Runs something on a thread of its own, which may leave this process' namespaces because it ends.
-pub(super) async fn on_thread<T: Send + 'static>(
+pub(in crate::runtime) async fn on_thread<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     let (done, result) = tokio::sync::oneshot::channel();

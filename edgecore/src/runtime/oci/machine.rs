@@ -54,7 +54,7 @@ const CAPABILITIES: [Capability; 41] = [
 ];
 
 /// Reads what there is. What cannot be read is not there.
-pub(super) fn read() -> Machine {
+pub(in crate::runtime) fn read() -> Machine {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let held = bounding(&status);
     let capabilities = CAPABILITIES

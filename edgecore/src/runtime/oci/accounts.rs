@@ -4,15 +4,15 @@ use crate::runtime::Security;
 
 /// Numbers only: what the kernel wants.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Account {
-    pub(super) uid: u32,
-    pub(super) gid: u32,
-    pub(super) groups: Vec<u32>,
-    pub(super) home: Option<String>,
+pub(in crate::runtime) struct Account {
+    pub(in crate::runtime) uid: u32,
+    pub(in crate::runtime) gid: u32,
+    pub(in crate::runtime) groups: Vec<u32>,
+    pub(in crate::runtime) home: Option<String>,
 }
 
 /// Whether resolving needs the image's `/etc/passwd` and `/etc/group`.
-pub(super) fn needs_files(image_user: &str, security: &Security) -> bool {
+pub(in crate::runtime) fn needs_files(image_user: &str, security: &Security) -> bool {
     match security.user {
         // Root has no groups to look up.
         Some(0) => false,
@@ -22,7 +22,12 @@ pub(super) fn needs_files(image_user: &str, security: &Security) -> bool {
 }
 
 /// Reads `user`, `user:group`, names or numbers. `Err` is what to tell people.
-pub(super) fn resolve(image_user: &str, security: &Security, passwd: &str, group: &str) -> Result<Account, String> {
+pub(in crate::runtime) fn resolve(
+    image_user: &str,
+    security: &Security,
+    passwd: &str,
+    group: &str,
+) -> Result<Account, String> {
     let (user, image_group) = match image_user.split_once(':') {
         Some((user, group)) => (user, Some(group)),
         None => (image_user, None),

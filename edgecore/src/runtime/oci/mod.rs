@@ -1,0 +1,9 @@
+//! What every runtime that starts OCI containers needs, whoever starts them: the specification, the namespaces and the
+//! network that a pod's containers share, who they run as, what this machine offers.
+
+pub(super) mod accounts;
+pub(super) mod cni;
+pub(super) mod machine;
+pub(super) mod passwd;
+pub(super) mod sandbox;
+pub(super) mod spec;
