@@ -10,6 +10,7 @@ pub mod archive;
 pub mod manifest;
 pub mod reference;
 pub mod registry;
+pub mod store;
 mod tar;
 pub mod trust;
 
@@ -21,6 +22,7 @@ pub use self::archive::Archive;
 pub use self::manifest::{Config, Descriptor, Digest, Document, Host, Manifest};
 pub use self::reference::Reference;
 pub use self::registry::Registry;
+pub use self::store::ImageStore;
 pub use self::trust::{Clock, Trust};
 
 /// The most an index, a manifest or a configuration may hold.
