@@ -9,6 +9,7 @@
 
 mod bpf;
 mod compile;
+pub mod privileges;
 mod profile;
 mod table;
 
@@ -46,6 +47,8 @@ pub enum SeccompError {
     Architecture,
     #[error("loading the seccomp filter")]
     Load(#[source] io::Error),
+    #[error("dropping the capabilities that loading the seccomp filter took")]
+    Capabilities(#[source] io::Error),
 }
 
 impl SeccompError {
@@ -66,7 +69,7 @@ impl Filter {
     }
 
     /// From now on the calling thread, and what it starts, can make no other calls. There is no way back. The thread
-    /// must hold CAP_SYS_ADMIN or have given up new privileges.
+    /// must hold CAP_SYS_ADMIN or have given up new privileges; [`privileges`] is the way of a container's process.
     pub fn load(&self) -> Result<(), SeccompError> {
         sys::load_filter(&self.0).map_err(SeccompError::Load)
     }
