@@ -165,7 +165,7 @@ pub(crate) fn takes_filters() -> bool {
 }
 
 /// The calling thread, and what it starts, can from now on make those system calls only that `program` allows.
-pub(crate) fn load_filter(program: &[Instruction]) -> io::Result<()> {
+pub(crate) fn load_filter(program: &[Instruction], flags: u32) -> io::Result<()> {
     let length = program.len().try_into();
     let program = libc::sock_fprog {
         len: length.map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?,
@@ -173,7 +173,14 @@ pub(crate) fn load_filter(program: &[Instruction]) -> io::Result<()> {
         filter: program.as_ptr().cast_mut().cast(),
     };
     // SAFETY: `program` points to `len` instructions that outlive the call, which copies them.
-    let result = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) };
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            flags,
+            &raw const program,
+        )
+    };
     if result == 0 {
         Ok(())
     } else {

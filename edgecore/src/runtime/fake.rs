@@ -301,7 +301,6 @@ fn image(name: &str) -> Image {
 
 impl Runtime for Fake {
     const NAME: &'static str = "fake";
-    const SECCOMP_DEFAULT: bool = true;
 
     async fn version(&self) -> Result<Version, RuntimeError> {
         let version = "fake://1".to_owned();

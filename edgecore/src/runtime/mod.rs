@@ -11,6 +11,7 @@ pub mod log_shim;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use oci_spec::runtime::LinuxSeccomp;
 use proto::object::Uid;
 use tokio::sync::mpsc;
 
@@ -97,9 +98,20 @@ pub struct Security {
     pub privileged: bool,
     pub read_only_root: bool,
     pub no_new_privileges: bool,
+    pub seccomp: Seccomp,
     /// Without the `CAP_` prefix; `ALL` stands for all.
     pub capabilities_added: Vec<String>,
     pub capabilities_dropped: Vec<String>,
+}
+
+/// Which system calls a container may make.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Seccomp {
+    #[default]
+    Unconfined,
+    /// What goes with the container's capabilities ([`crate::seccomp::runtime_default`]).
+    RuntimeDefault,
+    Profile(Box<LinuxSeccomp>),
 }
 
 /// One container as the runtime sees it.
@@ -224,9 +236,6 @@ pub fn explain(error: &dyn std::error::Error) -> String {
 pub trait Runtime: Send + Sync + 'static {
     /// As container ids name it (`containerd://…`).
     const NAME: &'static str = "containerd";
-
-    /// Whether it applies a default seccomp filter where a pod asks for `RuntimeDefault`.
-    const SECCOMP_DEFAULT: bool = false;
 
     /// Whether it answers, and what it is.
     fn version(&self) -> impl Future<Output = Result<Version, RuntimeError>> + Send;

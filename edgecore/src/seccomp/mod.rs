@@ -1,6 +1,7 @@
 //! Seccomp: which system calls a container may make.
 //!
-//! A profile is an OCI `linux.seccomp` section, whatever it comes from: `RuntimeDefault` is made here ([`profile`]).
+//! A profile is an OCI `linux.seccomp` section, wherever it comes from: `RuntimeDefault` is made here ([`profile`]),
+//! `Localhost` is a file ([`local`]).
 //! containerd's runc gets the section as it is. Where we start the container ourselves, it is compiled here to a program
 //! for the kernel, for every way in which that machine's programs can make system calls, and loaded by the container's
 //! first process as the last thing before it becomes the container's program.
@@ -9,6 +10,7 @@
 
 mod bpf;
 mod compile;
+pub mod local;
 pub mod privileges;
 mod profile;
 mod table;
@@ -22,7 +24,7 @@ mod tests;
 
 use std::io;
 
-use oci_spec::runtime::{Capabilities, LinuxSeccomp};
+use oci_spec::runtime::{Capabilities, LinuxSeccomp, LinuxSeccompFilterFlag};
 
 use crate::sys;
 
@@ -59,20 +61,45 @@ impl SeccompError {
 
 /// A compiled profile.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Filter(Vec<Instruction>);
+pub struct Filter {
+    program: Vec<Instruction>,
+    /// `SECCOMP_FILTER_FLAG_*`.
+    flags: u32,
+}
 
 impl Filter {
     /// For this machine.
     pub fn compile(profile: &LinuxSeccomp) -> Result<Self, SeccompError> {
         let family = Family::here().ok_or(SeccompError::Architecture)?;
-        compile::compile(profile, family, compile::Endian::HERE).map(Self)
+        Ok(Self {
+            program: compile::compile(profile, family, compile::Endian::HERE)?,
+            flags: flags(profile)?,
+        })
     }
 
     /// From now on the calling thread, and what it starts, can make no other calls. There is no way back. The thread
     /// must hold CAP_SYS_ADMIN or have given up new privileges; [`privileges`] is the way of a container's process.
     pub fn load(&self) -> Result<(), SeccompError> {
-        sys::load_filter(&self.0).map_err(SeccompError::Load)
+        sys::load_filter(&self.program, self.flags).map_err(SeccompError::Load)
     }
+}
+
+/// Those that say something of a program for one thread.
+fn flags(profile: &LinuxSeccomp) -> Result<u32, SeccompError> {
+    let mut bits = 0;
+    for flag in profile.flags().iter().flatten() {
+        bits |= match flag {
+            LinuxSeccompFilterFlag::SeccompFilterFlagTsync => 0,
+            LinuxSeccompFilterFlag::SeccompFilterFlagLog => 1 << 1,
+            LinuxSeccompFilterFlag::SeccompFilterFlagSpecAllow => 1 << 2,
+            LinuxSeccompFilterFlag::SeccompFilterFlagWaitKillableRecv => {
+                return Err(SeccompError::profile(format!(
+                    "flags: {flag} is for SCMP_ACT_NOTIFY, which needs an agent; take it out"
+                )));
+            }
+        };
+    }
+    Ok(bits)
 }
 
 /// `RuntimeDefault` on this machine, for a container with these capabilities in its bounding set.

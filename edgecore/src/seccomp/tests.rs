@@ -125,7 +125,7 @@ fn the_program_says_what_the_profile_says_of_every_call() {
             for endian in [Endian::Little, Endian::Big] {
                 let program = compile(&profile, family, endian).unwrap();
                 verify(&program);
-                assert!(program.len() < 700, "{family:?}: {}", program.len());
+                assert!(program.len() < 400, "{family:?}: {}", program.len());
                 for arch in family.archs() {
                     every_call(&profile, &program, *arch, endian);
                 }
