@@ -12,6 +12,7 @@ pub mod node;
 pub mod pods;
 pub mod run;
 pub mod runtime;
+pub mod seccomp;
 pub mod status;
 pub mod store;
 mod sys;

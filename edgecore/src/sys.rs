@@ -12,6 +12,8 @@ use std::path::Path;
 
 use tokio::io::unix::AsyncFd;
 
+use crate::seccomp::Instruction;
+
 /// Takes over a descriptor this process was started with.
 ///
 /// Fails when it is not open. The caller must be the only one to ask for it.
@@ -153,6 +155,39 @@ pub(crate) fn open_below(root: &File, path: &CStr) -> io::Result<File> {
     Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
+/// Whether the kernel takes programs that say which system calls may be made.
+pub(crate) fn takes_filters() -> bool {
+    const SECCOMP_GET_ACTION_AVAIL: libc::c_uint = 2;
+    let action: u32 = libc::SECCOMP_RET_ERRNO;
+    // SAFETY: the kernel reads four bytes at `action`, which outlives the call.
+    let known = unsafe { libc::syscall(libc::SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &raw const action) };
+    known == 0
+}
+
+/// The calling thread, and what it starts, can from now on make those system calls only that `program` allows.
+pub(crate) fn load_filter(program: &[Instruction], flags: u32) -> io::Result<()> {
+    let length = program.len().try_into();
+    let program = libc::sock_fprog {
+        len: length.map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?,
+        // Read only. `Instruction` is laid out as `struct sock_filter`.
+        filter: program.as_ptr().cast_mut().cast(),
+    };
+    // SAFETY: `program` points to `len` instructions that outlive the call, which copies them.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            flags,
+            &raw const program,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
 fn c_path(path: &Path) -> io::Result<CString> {
     Ok(CString::new(path.as_os_str().as_bytes())?)
 }
@@ -163,4 +198,35 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     } else {
         Ok(result)
     }
+}
+
+/// Any system call with numbers only, for tests of what may be made; an error is its number.
+#[cfg(test)]
+pub(crate) fn raw_call(number: u32, args: &[usize]) -> Result<usize, i32> {
+    let arg = |at: usize| args.get(at).copied().unwrap_or_default();
+    let number = libc::c_long::from(i32::try_from(number).expect("numbers are small"));
+    // SAFETY: no argument is an address, so the kernel reads and writes no memory of ours.
+    let result = unsafe { libc::syscall(number, arg(0), arg(1), arg(2), arg(3), arg(4), arg(5)) };
+    usize::try_from(result).map_err(|_| io::Error::last_os_error().raw_os_error().unwrap_or_default())
+}
+
+/// A system call as programs for 32 bits make it.
+#[cfg(all(test, target_arch = "x86_64"))]
+pub(crate) fn raw_call_x86(number: u32, first: u32) -> Result<u32, i32> {
+    let mut result = i64::from(number);
+    // SAFETY: no argument is an address. The compiler keeps rbx for itself, so it is put back.
+    unsafe {
+        std::arch::asm!(
+            "xchg {first}, rbx",
+            "int 0x80",
+            "xchg {first}, rbx",
+            first = inout(reg) u64::from(first) => _,
+            inout("rax") result,
+            in("rcx") 0, in("rdx") 0, in("rsi") 0, in("rdi") 0,
+            out("r8") _, out("r9") _, out("r10") _, out("r11") _,
+        );
+    }
+    let low = i32::try_from(result & 0xffff_ffff).or_else(|_| i32::try_from((result & 0xffff_ffff) - (1 << 32)));
+    let result = low.expect("32 bits");
+    u32::try_from(result).map_err(|_| -result)
 }

@@ -148,6 +148,64 @@ async fn log(folder: PathBuf, previous: bool) -> String {
 }
 
 #[tokio::test]
+async fn containerd_pods_get_the_seccomp_profile_they_ask_for() {
+    let node = Node::new("profile").await;
+    let (uid, table) = (pod(), Arc::new(Table::default()));
+    let script = "grep ^Seccomp: /proc/self/status; trap 'exit 0' TERM; while :; do sleep 0.1; done";
+    let container = |name: &str, security: &str| {
+        format!(
+            r#"{{"name":"{name}","image":"{WEB}","command":["/bin/sh","-c","{script}"],"securityContext":{security}}}"#
+        )
+    };
+    let local = r#"{"seccompProfile":{"type":"Localhost","localhostProfile":"own/log.json"}}"#;
+    let manifest = |extra: &str| {
+        let containers = [
+            container("default", "{}"),
+            container("free", r#"{"seccompProfile":{"type":"Unconfined"}}"#),
+            container("local", local),
+            container("privileged", r#"{"privileged":true}"#),
+        ];
+        format!(
+            r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"p","namespace":"n","uid":"{uid}"{extra}}},
+            "spec":{{"terminationGracePeriodSeconds":5,"securityContext":{{"runAsUser":0,
+            "seccompProfile":{{"type":"RuntimeDefault"}}}},"containers":[{}]}}}}"#,
+            containers.join(",")
+        )
+    };
+    let key = table.put(uid, &manifest(""));
+    let mut core = Core::start(&node, &table);
+    // A profile that is not there keeps its container from starting, and says where it should be.
+    let profile = core.folders.seccomp().join("own/log.json");
+    until("the missing profile is named", &table, || {
+        let papers = table.papers();
+        let said = |event: &PodEvent| event.message.contains(profile.to_str().unwrap());
+        papers
+            .events
+            .iter()
+            .any(|event| event.field_path == "spec.containers{local}" && said(event))
+    })
+    .await;
+    assert!(!table.is_ready(uid));
+    std::fs::create_dir_all(profile.parent().unwrap()).unwrap();
+    std::fs::write(&profile, r#"{"defaultAction":"SCMP_ACT_LOG"}"#).unwrap();
+    until("all run", &table, || table.is_ready(uid)).await;
+    for (name, mode) in [("default", "2"), ("free", "0"), ("local", "2"), ("privileged", "0")] {
+        let folder = core.folders.pod_logs("n", "p", uid).join(name);
+        let said = eventually("it said so", async || {
+            let said = log(folder.clone(), false).await;
+            said.ends_with('\n').then_some(said)
+        })
+        .await;
+        assert_eq!(said, format!("Seccomp:\t{mode}\n"), "{name}");
+    }
+    table.put(uid, &manifest(r#","deletionTimestamp":"2026-01-01T00:00:00Z""#));
+    core.pods.wake(key);
+    until("gone", &table, || table.papers().gone == [uid]).await;
+    core.tasks.shutdown().await;
+    node.finish(&[], &[]).await;
+}
+
+#[tokio::test]
 async fn containerd_carries_a_pod_through_its_life() {
     let node = Node::new("pod").await;
     let uid = pod();

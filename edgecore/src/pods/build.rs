@@ -11,7 +11,7 @@ use super::folders::Folders;
 use super::spec::{ContainerSpec, Pod};
 use super::supported::TOKEN_VOLUME_PREFIX;
 use super::volumes::{self, Content, Volume, VolumeError};
-use crate::runtime::{Container, Labels, Limits, Mount, Sandbox, Security};
+use crate::runtime::{Container, Labels, Limits, Mount, Sandbox, Seccomp, Security};
 
 /// Where a container leaves its last words when it does not say.
 const LAST_WORDS_DEFAULT: &str = "/dev/termination-log";
@@ -146,6 +146,8 @@ fn security(pod: &Value, container: &Value) -> Security {
             .unwrap_or(false),
         privileged,
         read_only_root: own.flag_at(&["readOnlyRootFilesystem"]),
+        // A profile may be a file, which is read where the container is made.
+        seccomp: Seccomp::Unconfined,
         no_new_privileges: own.get("allowPrivilegeEscalation").and_then(Value::as_bool) == Some(false),
         capabilities_added: names("add"),
         capabilities_dropped: names("drop"),

@@ -25,6 +25,11 @@ impl Default for Folders {
 }
 
 impl Folders {
+    /// The node's own seccomp profiles (`Localhost`): beside the pods.
+    pub fn seccomp(&self) -> PathBuf {
+        self.pods.with_file_name("seccomp")
+    }
+
     pub fn pod(&self, pod: Uid) -> PathBuf {
         self.pods.join(pod.to_string())
     }

@@ -28,6 +28,7 @@ mod pod;
 pub mod probe;
 pub mod refs;
 mod runner;
+pub mod seccomp;
 pub mod spec;
 pub mod status;
 pub mod supported;

@@ -24,6 +24,7 @@ use super::runner::Config;
 use super::spec::Pod;
 use super::supported::{Features, Refusal, check_supported};
 use crate::runtime::{Image, Network, Runtime, RuntimeError};
+use crate::seccomp;
 
 /// The first wait after a step failed; doubles up to [`RETRY_MAX`].
 pub const RETRY_FIRST: Duration = Duration::from_secs(1);
@@ -224,7 +225,7 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
                 if same {
                     return;
                 }
-                let features = Features { seccomp_default: self.shared.runtime.seccomp_default() };
+                let features = Features { seccomp: seccomp::is_supported() };
                 let refusals = check_supported(&desired.value, features);
                 let pod = Pod::parse(&desired);
                 // What failed may succeed with the new spec.

@@ -26,8 +26,8 @@ impl fmt::Display for Refusal {
 /// What the runtime can do beyond the least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Features {
-    /// It applies a default seccomp filter where `RuntimeDefault` asks for one.
-    pub seccomp_default: bool,
+    /// The kernel takes seccomp filters.
+    pub seccomp: bool,
 }
 
 /// Volumes that the API server's admission adds by itself for service account tokens. They are left out.
@@ -109,7 +109,10 @@ const POD: &[(&str, Rule)] = &[
     ("volumes", Each(VOLUME)),
 ];
 
-const SECCOMP: Rule = Fields(&[("type", Only(&["RuntimeDefault", "Unconfined"]))]);
+const SECCOMP: Rule = Fields(&[
+    ("localhostProfile", Any),
+    ("type", Only(&["Localhost", "RuntimeDefault", "Unconfined"])),
+]);
 
 /// Every field of a container but its restart policy, which means something for init containers only.
 macro_rules! container {
@@ -396,10 +399,22 @@ fn meanings(spec: &Value, features: Features, out: &mut Vec<Refusal>) {
 }
 
 fn seccomp(holder: &Value, path: &str, features: Features, out: &mut Vec<Refusal>) {
-    let profile = holder.text_at(&["securityContext", "seccompProfile", "type"]);
-    if profile == Some("RuntimeDefault") && !features.seccomp_default {
-        let path = format!("{path}.securityContext.seccompProfile.type");
-        refuse(out, path, "this node's runtime has no default seccomp profile");
+    let path = format!("{path}.securityContext.seccompProfile");
+    let text = |field| holder.text_at(&["securityContext", "seccompProfile", field]);
+    let (kind, file) = (text("type"), text("localhostProfile").filter(|file| !file.is_empty()));
+    if matches!(kind, Some("Localhost" | "RuntimeDefault")) && !features.seccomp {
+        let reason = "this node's kernel takes no filters (CONFIG_SECCOMP_FILTER); use another kernel, or Unconfined";
+        refuse(out, format!("{path}.type"), reason);
+    }
+    let is_outside = |file: &str| file.starts_with('/') || file.split('/').any(|part| part == "..");
+    let path = format!("{path}.localhostProfile");
+    match (kind, file) {
+        (Some("Localhost"), None) => refuse(out, path, "must name a file below seccomp/ in the node's data folder"),
+        (Some("Localhost"), Some(file)) if is_outside(file) => {
+            refuse(out, path, "must stay below seccomp/ in the node's data folder");
+        }
+        (Some("Localhost"), Some(_)) | (_, None) => {}
+        (_, Some(_)) => refuse(out, path, "is for the type Localhost only"),
     }
 }
 
@@ -478,9 +493,46 @@ mod tests {
                 "containers":[{"volumeMounts":[{"name":"v","mountPath":"/v","subPath":"a/../../b"}]}]}"#,
             "spec.containers[0].volumeMounts[0].subPath",
         );
+    }
+
+    #[test]
+    fn seccomp_profiles() {
+        let check = |profile: &str, seccomp: bool, expected: &[(&str, &str)]| {
+            let spec = format!(
+                r#"{{"spec":{{"containers":[{{"name":"a","image":"b","securityContext":{{"seccompProfile":{profile}}}}}]}}}}"#
+            );
+            let pod = proto::value::json::parse(spec.as_bytes()).unwrap();
+            let refusals = check_supported(&pod, Features { seccomp });
+            assert_eq!(refusals.len(), expected.len(), "{profile}: {refusals:?}");
+            for (refusal, (field, word)) in refusals.iter().zip(expected) {
+                let path = format!("spec.containers[0].securityContext.seccompProfile.{field}");
+                assert!(
+                    refusal.path == path && refusal.reason.contains(word),
+                    "{profile}: {refusal}"
+                );
+            }
+        };
+        let default = r#"{"type":"RuntimeDefault"}"#;
+        let none = r#"{"type":"Unconfined"}"#;
+        let local = |file: &str| format!(r#"{{"type":"Localhost","localhostProfile":"{file}"}}"#);
+        check(default, true, &[]);
+        check(default, false, &[("type", "CONFIG_SECCOMP_FILTER")]);
+        check(none, true, &[]);
+        check(none, false, &[]);
+        check(&local("profiles/a.json"), true, &[]);
+        check(&local("profiles/a.json"), false, &[("type", "CONFIG_SECCOMP_FILTER")]);
+        check(&local(""), true, &[("localhostProfile", "must name a file")]);
+        check(&local("/etc/passwd"), true, &[("localhostProfile", "must stay below")]);
+        check(&local("a/../../b"), true, &[("localhostProfile", "must stay below")]);
         check(
-            r#"{"securityContext":{"seccompProfile":{"type":"RuntimeDefault"}}}"#,
-            "spec.securityContext.seccompProfile.type",
+            r#"{"type":"RuntimeDefault","localhostProfile":"a"}"#,
+            true,
+            &[("localhostProfile", "type Localhost only")],
+        );
+        check(
+            r#"{"type":"Another"}"#,
+            true,
+            &[("type", "only Localhost, RuntimeDefault, Unconfined")],
         );
     }
 }

@@ -304,10 +304,6 @@ impl Runtime for Fake {
         "fake"
     }
 
-    fn seccomp_default(&self) -> bool {
-        true
-    }
-
     async fn version(&self) -> Result<Version, RuntimeError> {
         let version = "fake://1".to_owned();
         self.call("version", |_| Ok(Version { version, images: None })).await

@@ -12,6 +12,7 @@ mod oci;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use oci_spec::runtime::LinuxSeccomp;
 use proto::object::Uid;
 use tokio::sync::mpsc;
 
@@ -100,9 +101,20 @@ pub struct Security {
     pub privileged: bool,
     pub read_only_root: bool,
     pub no_new_privileges: bool,
+    pub seccomp: Seccomp,
     /// Without the `CAP_` prefix; `ALL` stands for all.
     pub capabilities_added: Vec<String>,
     pub capabilities_dropped: Vec<String>,
+}
+
+/// Which system calls a container may make.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Seccomp {
+    #[default]
+    Unconfined,
+    /// What goes with the container's capabilities ([`crate::seccomp::runtime_default`]).
+    RuntimeDefault,
+    Profile(Box<LinuxSeccomp>),
 }
 
 /// One container as the runtime sees it.
@@ -228,11 +240,6 @@ pub trait Runtime: Send + Sync + 'static {
     /// As container ids name it (`containerd://…`).
     fn name(&self) -> &'static str {
         "containerd"
-    }
-
-    /// Whether it applies a default seccomp filter where a pod asks for `RuntimeDefault`.
-    fn seccomp_default(&self) -> bool {
-        false
     }
 
     /// Whether it answers, and what it is.

@@ -70,7 +70,7 @@ impl Bench {
 
     fn plan(&mut self) -> Vec<Step> {
         let pod = Pod::parse(&self.desired);
-        let refusals = check_supported(&self.desired.value, Features { seccomp_default: true });
+        let refusals = check_supported(&self.desired.value, Features { seccomp: true });
         let images = pod.containers.iter().map(|spec| {
             let state = ImageState {
                 present: self.present.contains(&spec.image),

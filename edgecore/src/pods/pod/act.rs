@@ -14,6 +14,7 @@ use crate::pods::env;
 use crate::pods::files::{self, Host};
 use crate::pods::logs;
 use crate::pods::plan::{Step, Work};
+use crate::pods::seccomp;
 use crate::pods::spec::PullPolicy;
 use crate::pods::volumes::{self, VolumeError};
 use crate::runtime::{Image, Runtime, RuntimeError, explain};
@@ -138,6 +139,11 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
         let folders = &self.shared.config.folders;
         let words = folders.last_words(self.uid, name, attempt);
         let log_folder = folders.container_logs(&wanted.pod, name);
+        let asked = seccomp::asked(&wanted.pod.raw, &spec.raw);
+        let profiles = folders.seccomp();
+        let seccomp = tokio::task::spawn_blocking(move || seccomp::resolve(asked, &profiles));
+        let seccomp = seccomp.await.map_err(|error| error.to_string())?;
+        let seccomp = seccomp.map_err(|error| explain(&error))?;
         blocking(move || {
             // A container does not feel its log: what finds no room there is lost, and the log process tries again.
             if let Err(error) = fs::create_dir_all(&log_folder) {
@@ -154,7 +160,8 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
         })
         .await?;
         let container = build::container(&wanted.pod, spec, attempt, invocation, &list, folders);
-        let container = container.map_err(|error| explain(&error))?;
+        let mut container = container.map_err(|error| explain(&error))?;
+        container.security.seccomp = seccomp;
         let sandbox = build::sandbox(&wanted.pod, &read_host().await);
         self.shared.runtime.create(&sandbox, &container).await.map_err(full)?;
         let image = spec.image.clone();

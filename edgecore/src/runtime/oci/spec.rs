@@ -1,7 +1,7 @@
 //! The OCI runtime specification of a container. Pure: what the machine can do is an argument.
 //!
-//! Absent so far: seccomp profiles (containers run unconfined, as Kubernetes does by default), AppArmor and SELinux labels,
-//! an OOM score (lowering it takes a capability not every node has, and runc fails misleadingly without it).
+//! Absent so far: AppArmor and SELinux labels, an OOM score (lowering it takes a capability not every node has, and runc
+//! fails misleadingly without it). A container without a seccomp profile runs unconfined, as Kubernetes does by default.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,8 @@ use oci_spec::runtime::{
 
 use super::accounts::Account;
 use crate::images::manifest::Run;
-use crate::runtime::{Container, Limits, Sandbox};
+use crate::runtime::{Container, Limits, Sandbox, Seccomp};
+use crate::seccomp;
 
 /// What a container may do unless told otherwise: what container engines have agreed on.
 const DEFAULT_CAPABILITIES: [Capability; 14] = [
@@ -233,7 +234,7 @@ fn linux(input: &Input<'_>) -> Result<Linux, String> {
         "{}/pod{}/{}-{}",
         input.cgroup_parent, labels.pod, labels.container, labels.attempt
     );
-    LinuxBuilder::default()
+    let mut linux = LinuxBuilder::default()
         .namespaces(namespaces(input))
         .cgroups_path(cgroup)
         .resources(resources(&container.limits, privileged)?)
@@ -245,7 +246,14 @@ fn linux(input: &Input<'_>) -> Result<Linux, String> {
         .masked_paths(hidden(defaults.masked_paths()))
         .readonly_paths(hidden(defaults.readonly_paths()))
         .build()
-        .map_err(|error| error.to_string())
+        .map_err(|error| error.to_string())?;
+    linux.set_seccomp(match &container.security.seccomp {
+        _ if privileged => None,
+        Seccomp::Unconfined => None,
+        Seccomp::RuntimeDefault => Some(seccomp::runtime_default(&capabilities(input)?)),
+        Seccomp::Profile(profile) => Some((**profile).clone()),
+    });
+    Ok(linux)
 }
 
 /// Its own mount namespace; the pod's network, IPC and UTS; the host's where the pod wants that.

@@ -1,3 +1,4 @@
+use oci_spec::runtime::LinuxSeccomp;
 use proto::object::Uid;
 
 use super::*;
@@ -139,6 +140,33 @@ fn capabilities_are_dropped_before_they_are_added() {
     check(&["ALL"], &["SYS_ADMIN"], Some(15));
     check(&["SYS_RESOURCE"], &[], None);
     check(&["NO_SUCH"], &[], None);
+}
+
+#[test]
+fn a_seccomp_profile_goes_with_the_capabilities() {
+    let section = |seccomp: Seccomp, added: &str, privileged: bool| {
+        let security = Security {
+            seccomp,
+            privileged,
+            capabilities_added: vec![added.to_owned()],
+            ..Security::default()
+        };
+        let spec = spec(&sandbox(), &Container { security, ..container() }).unwrap();
+        spec.linux().clone().unwrap().seccomp().clone()
+    };
+    let allows = |seccomp: &LinuxSeccomp, name: &str| {
+        let rules = seccomp.syscalls().clone().unwrap();
+        rules.iter().any(|rule| rule.names().iter().any(|known| known == name))
+    };
+    assert_eq!(section(Seccomp::Unconfined, "NET_ADMIN", false), None);
+    let default = section(Seccomp::RuntimeDefault, "NET_ADMIN", false).unwrap();
+    assert!(allows(&default, "read") && allows(&default, "chroot") && !allows(&default, "mount"));
+    let default = section(Seccomp::RuntimeDefault, "SYS_ADMIN", false).unwrap();
+    assert!(allows(&default, "mount"));
+    let own = seccomp::local::parse(br#"{"defaultAction":"SCMP_ACT_LOG"}"#).unwrap();
+    let profile = Seccomp::Profile(Box::new(own.clone()));
+    assert_eq!(section(profile, "NET_ADMIN", false), Some(own));
+    assert_eq!(section(Seccomp::RuntimeDefault, "NET_ADMIN", true), None);
 }
 
 #[test]
