@@ -29,6 +29,8 @@ mod old_copies;
 #[cfg(test)]
 mod raw;
 #[cfg(test)]
+mod service;
+#[cfg(test)]
 mod site;
 #[cfg(test)]
 mod strangers;
