@@ -87,6 +87,8 @@ impl Default for Containerd {
 }
 
 impl Configuration for Config {
+    const FILE: &'static str = "/etc/edgehold/edgecore.toml";
+
     fn every_key() -> Self {
         let containerd = Containerd { registry_ca: Some(PathBuf::new()), ..Containerd::default() };
         Self { containerd, ..Self::default() }
