@@ -40,6 +40,8 @@ impl Default for Config {
 }
 
 impl Configuration for Config {
+    const FILE: &'static str = "/etc/edgehold/cloudcore.toml";
+
     fn every_key() -> Self {
         Self { sealing_key: Some(PathBuf::new()), ..Self::default() }
     }

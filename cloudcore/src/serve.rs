@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use daemon::service::Service;
 use daemon::supervisor::Supervisor;
 use daemon::trust::Clock;
 use hyper::body::Bytes;
@@ -23,7 +24,7 @@ use crate::controllers::sessions::{Contact, Sessions};
 use crate::hub::quic::Hub;
 use crate::hub::{Nodes, SESSIONS_MAX};
 use crate::pki::{self, Pki};
-use crate::store::{self, Store};
+use crate::store::{self, Lane, Store};
 
 /// The kubeconfig in the data folder.
 pub const KUBECONFIG: &str = "admin.kubeconfig";
@@ -108,6 +109,12 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> anyhow
     supervisor.spawn("api", |stop| async move {
         serve_api(listener, api, stop).await;
         Ok(())
+    });
+    let writer = store.clone();
+    supervisor.spawn("service", |stop| async move {
+        // Nothing to write writes nothing; that it comes back shows that the writer takes what it is given.
+        let answers = async || drop(writer.commit(Lane::Control, Vec::new()).await);
+        Service::from_environment().run(answers, stop).await
     });
     supervisor.spawn("store", |stop| async move {
         tokio::select! {

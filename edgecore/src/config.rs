@@ -110,6 +110,8 @@ impl Default for Pods {
 }
 
 impl Configuration for Config {
+    const FILE: &'static str = "/etc/edgehold/edgecore.toml";
+
     fn every_key() -> Self {
         let images = Images { registry_ca: Some(PathBuf::new()) };
         Self { images, ..Self::default() }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use daemon::clock::{mono, sleep_until};
 use daemon::files;
+use daemon::service::Service;
 use daemon::sqlite::SqliteError;
 use daemon::supervisor::Supervisor;
 use proto::session::edge::Recovered;
@@ -57,7 +58,8 @@ async fn run_on<R: Runtime>(
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let mut shutdown = pin!(shutdown);
-    let Some((_lock, store, recovered)) = opened(&config, shutdown.as_mut()).await? else {
+    let service = Service::from_environment();
+    let Some((_lock, store, recovered)) = opened(&config, &service, shutdown.as_mut()).await? else {
         return Ok(());
     };
     clock.raise_floor(store.floor_ms());
@@ -99,7 +101,7 @@ async fn run_on<R: Runtime>(
     let server = tunnels::Server { store: store.clone(), folders, runtime, clock: clock.clone() };
     supervisor.spawn("tunnels", |stop| server.run(connected, stop));
     let session = Session {
-        store,
+        store: store.clone(),
         recovered,
         said,
         pods,
@@ -112,6 +114,10 @@ async fn run_on<R: Runtime>(
     };
     supervisor.spawn("network", |stop| network::listen(network_sender, stop));
     supervisor.spawn("session", |stop| session.run(stop));
+    supervisor.spawn(
+        "service",
+        |stop| async move { service.run(|| store.answers(), stop).await },
+    );
     tracing::info!(data = %config.data.display(), runtime = config.runtime, "edge core is up");
     supervisor.run(shutdown, GRACE).await
 }
@@ -120,13 +126,20 @@ async fn run_on<R: Runtime>(
 type Owned = (File, NodeStore, Recovered);
 
 /// Opens what is this edge core's, however long the disk has no room for it. `None` when it is to end meanwhile.
-async fn opened(config: &Config, mut shutdown: Pin<&mut impl Future<Output = ()>>) -> anyhow::Result<Option<Owned>> {
+async fn opened(
+    config: &Config,
+    service: &Service,
+    mut shutdown: Pin<&mut impl Future<Output = ()>>,
+) -> anyhow::Result<Option<Owned>> {
     let mut said = false;
     loop {
         match open(config) {
             Err(error) if is_for_lack_of_room(&error) => {
                 if !std::mem::replace(&mut said, true) {
                     tracing::error!("waiting for room on the disk: {error:#}");
+                    // As far up as it gets without: whoever waits for the start need not wait for the disk.
+                    service.status("waiting for room on the disk");
+                    service.ready();
                 }
             }
             other => return other.map(Some),

@@ -31,6 +31,8 @@ mod raw;
 #[cfg(test)]
 mod seccomp;
 #[cfg(test)]
+mod service;
+#[cfg(test)]
 mod site;
 #[cfg(test)]
 mod strangers;

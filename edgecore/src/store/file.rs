@@ -51,7 +51,7 @@ impl File {
                 self.remember(uid, memory);
                 let _ = reply.send(());
             }
-            Job::Close(reply) => {
+            Job::Answer(reply) | Job::Close(reply) => {
                 let _ = reply.send(());
             }
         }

@@ -82,6 +82,7 @@ enum Job {
     Reported(oneshot::Sender<Vec<PodReport>>),
     Memory(Uid, oneshot::Sender<Result<Option<Vec<u8>>, Unreadable>>),
     Remember(Uid, Option<Vec<u8>>, oneshot::Sender<()>),
+    Answer(oneshot::Sender<()>),
     Close(oneshot::Sender<()>),
 }
 
@@ -189,6 +190,14 @@ impl NodeStore {
         let memory = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&pod);
         if let Some(memory) = memory {
             self.remember(pod, Some(memory)).await;
+        }
+    }
+
+    /// Comes true when the thread has done what it was asked before. It touches no disk.
+    pub async fn answers(&self) {
+        if self.ask(Job::Answer).await.is_none() {
+            // A thread that is gone never answers.
+            std::future::pending().await
         }
     }
 

@@ -281,3 +281,39 @@ async fn a_damaged_store_is_set_aside() {
             .any(|file| { file.unwrap().file_name().to_string_lossy().contains("damaged") })
     );
 }
+
+#[tokio::test]
+async fn it_answers_when_its_thread_does_and_never_without_one() {
+    use tokio::task::yield_now;
+
+    let folder = tempfile::tempdir().unwrap();
+    let (store, _) = NodeStore::open(folder.path()).unwrap();
+    store.answers().await;
+    // As a disk would that takes its time.
+    let waiting = Arc::clone(&store.waiting);
+    let (held, is_held) = oneshot::channel();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let holder = thread::spawn(move || {
+        let guard = waiting.lock().unwrap();
+        held.send(()).unwrap();
+        released.recv().unwrap();
+        drop(guard);
+    });
+    is_held.await.unwrap();
+    let (commit, answers) = (store.commit(Batch::default()), store.answers());
+    let mut both = Box::pin(async { tokio::join!(commit, answers) });
+    for _ in 0..1000 {
+        tokio::select! {
+            biased;
+            _ = &mut both => panic!("it answered while its thread was held up"),
+            () = yield_now() => {}
+        }
+    }
+    release.send(()).unwrap();
+    both.await.0.unwrap();
+    holder.join().unwrap();
+
+    store.close().await;
+    let later = Duration::from_millis(50);
+    assert!(tokio::time::timeout(later, store.answers()).await.is_err());
+}

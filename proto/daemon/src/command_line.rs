@@ -4,7 +4,7 @@
 //! that cannot be used, 1 for the rest. Help and the version are no failures.
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
@@ -22,7 +22,7 @@ pub const CONFIG: u8 = 78;
 /// The files a daemon goes by.
 #[derive(Debug, Args)]
 pub struct Files {
-    /// Configuration file. Without it every key has its default.
+    /// Configuration file, instead of the one in /etc/edgehold. Where there is none, every key has its default.
     #[arg(long, global = true)]
     config: Option<PathBuf>,
     /// Data folder, instead of the configuration's.
@@ -33,7 +33,9 @@ pub struct Files {
 impl Files {
     /// The configuration as the file and the command line have it.
     pub fn load<C: Configuration>(self) -> Result<Loaded<C>, ConfigError> {
-        let mut loaded: Loaded<C> = self.config.as_deref().map(load).transpose()?.unwrap_or_default();
+        let usual = Path::new(C::FILE);
+        let file = self.config.as_deref().or_else(|| usual.exists().then_some(usual));
+        let mut loaded: Loaded<C> = file.map(load).transpose()?.unwrap_or_default();
         if let Some(data) = self.data {
             *loaded.config.data() = data;
         }

@@ -10,6 +10,9 @@ use serde::de::DeserializeOwned;
 
 /// What an operator may set.
 pub trait Configuration: Default + Serialize + DeserializeOwned {
+    /// The file that is read where no other is named.
+    const FILE: &'static str;
+
     /// The defaults, with something for every key that has none: what keys there are.
     fn every_key() -> Self;
 
@@ -115,6 +118,8 @@ mod tests {
     }
 
     impl Configuration for Example {
+        const FILE: &'static str = "/etc/edgehold/example.toml";
+
         fn every_key() -> Self {
             Self { optional: Some(String::new()), ..Self::default() }
         }

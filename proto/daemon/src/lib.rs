@@ -16,6 +16,7 @@ pub mod pem;
 pub mod random;
 pub mod reconcile;
 pub mod seal;
+pub mod service;
 pub mod sqlite;
 pub mod supervisor;
 pub mod trust;
