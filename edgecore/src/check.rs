@@ -163,7 +163,7 @@ async fn cloud(config: &Config, identity: &Identity) -> Line {
             None => Line::note("cloud", format!("the edge core has no session with {addresses}: {FIX}")),
         };
     }
-    let dialler = match Dialler::new(identity, NodeClock::new(0).node_time(), config.link_settings()) {
+    let dialler = match Dialler::new(identity, NodeClock::new(0).node_time(), config.link_settings(), None) {
         Ok(dialler) => dialler,
         Err(error) => return Line::missing("cloud", format!("cannot dial: {}; join again", explain(&error))),
     };

@@ -10,12 +10,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use daemon::trust::NodeTime;
 use proto::time::{BootId, Mono, Wall};
 
+use crate::alarm::Alarm;
 use crate::pods;
 
 /// The node's clocks; clones are one.
 #[derive(Debug, Clone, Default)]
 pub struct NodeClock {
     shared: Arc<Shared>,
+    /// What wakes the waits of a process that lives long; others do with the runtime's timers.
+    alarm: Option<Alarm>,
 }
 
 #[derive(Debug, Default)]
@@ -31,6 +34,15 @@ impl NodeClock {
         let clock = Self::default();
         clock.shared.floor_ms.store(floor_ms, Ordering::Relaxed);
         clock
+    }
+
+    /// The same clock, with an alarm that somebody rings.
+    pub fn with_alarm(self, alarm: Alarm) -> Self {
+        Self { alarm: Some(alarm), ..self }
+    }
+
+    pub fn alarm(&self) -> Option<&Alarm> {
+        self.alarm.as_ref()
     }
 
     /// The node was once sure of this time.
@@ -84,7 +96,10 @@ impl pods::Clock for NodeClock {
     }
 
     async fn sleep_until(&self, at: Option<Mono>) {
-        daemon::clock::sleep_until(at).await;
+        match (&self.alarm, at) {
+            (Some(alarm), Some(at)) => alarm.sleep_until(at).await,
+            (None, _) | (_, None) => daemon::clock::sleep_until(at).await,
+        }
     }
 }
 

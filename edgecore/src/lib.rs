@@ -1,5 +1,6 @@
 //! The edge core: what runs on a node.
 
+pub mod alarm;
 pub mod check;
 pub mod clock;
 pub mod config;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use daemon::clock::mono;
-use proto::object::{Key, Kind};
+use proto::object::{Key, Kind, Revision, Uid};
 use proto::session::edge::Input;
 use proto::time::rfc3339;
 use proto::value::Value;
@@ -38,6 +38,10 @@ const PODS_MAX: i64 = 110;
 /// says nothing.
 const LOOK: std::time::Duration = std::time::Duration::from_secs(60);
 
+/// Looks of which one asks the store and the runtime again as well. Both tell when something changes there, so the looks
+/// between leave their threads and processes asleep.
+const LOOKS_WHOLE: u32 = 10;
+
 /// Reports about the node.
 #[derive(Debug)]
 pub struct Reporting<R> {
@@ -63,6 +67,18 @@ struct Looks {
     memory: Pressure,
     disk: Pressure,
     pids: Pressure,
+    version: Option<Version>,
+    said: Option<SaidOfNode>,
+}
+
+/// What was last reported of the node.
+#[derive(Debug)]
+struct SaidOfNode {
+    /// What was applied when its entry was read.
+    applied: Revision,
+    uid: Uid,
+    name: String,
+    status: Value,
 }
 
 impl<R: Runtime> Reporting<R> {
@@ -72,22 +88,33 @@ impl<R: Runtime> Reporting<R> {
         let mut lost = self.pods.runtime_lost();
         let mut link = self.link.clone();
         let mut network = self.network.clone();
-        loop {
+        let clock = self.clock.clone();
+        let mut whole = true;
+        for count in 0_u32.. {
+            if whole || count.is_multiple_of(LOOKS_WHOLE) {
+                looks.said = None;
+                looks.version = None;
+            }
             self.look(&mut looks).await;
+            whole = true;
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 // Whoever sends these lives as long as this does, or ends the process.
                 changed = lost.changed() => if changed.is_err() { stop.cancelled().await },
                 changed = network.changed() => if changed.is_err() { stop.cancelled().await },
                 changed = told(&mut link) => if changed.is_err() { stop.cancelled().await },
-                () = daemon::clock::sleep_until(Some(mono() + LOOK)) => {}
+                () = clock.sleep_until(Some(mono() + LOOK)) => whole = false,
             }
         }
+        Ok(())
     }
 
     /// Looks at the machine, and says what is new.
     async fn look(&mut self, looks: &mut Looks) {
-        let version = self.runtime.version().await;
+        let version = match looks.version.take() {
+            Some(version) => Ok(version),
+            None => self.runtime.version().await,
+        };
         let places = Places {
             data: self.folder.clone(),
             logs: self.logs.clone(),
@@ -108,29 +135,39 @@ impl<R: Runtime> Reporting<R> {
             *known = list;
             new
         });
-        self.report(&looks.conditions, version.ok()).await;
+        looks.version = version.ok();
+        self.report(looks).await;
     }
 
-    async fn report(&mut self, conditions: &Conditions, version: Option<Version>) {
-        let Some(node) = self.store.entries(Kind::from("Node")).await.list.into_iter().next() else {
-            // Not synced yet: the entry itself wakes nothing, so the next look finds it.
-            return;
+    async fn report(&mut self, looks: &mut Looks) {
+        let applied = self.link.borrow().applied;
+        let said = looks.said.take().filter(|said| said.applied == applied);
+        let (uid, name) = match &said {
+            Some(said) => (said.uid, said.name.clone()),
+            None => match self.store.entries(Kind::from("Node")).await.list.into_iter().next() {
+                Some(node) => (node.uid, node.key.name.clone()),
+                // Not synced yet: the entry itself wakes nothing, so the next look finds it.
+                None => return,
+            },
         };
         let addresses = network::addresses();
         if self.desk.set_addresses(addresses.clone()) {
-            self.pods.wake(Key::new("Node", "", node.key.name.as_str()));
+            self.pods.wake(Key::new("Node", "", name.as_str()));
         }
         let facts = Facts {
-            name: node.key.name.clone(),
+            name: name.clone(),
             addresses,
-            runtime: version.map(|version| version.version).unwrap_or_default(),
+            runtime: (looks.version.as_ref()).map_or_else(String::new, |version| version.version.clone()),
             memory_bytes: machine::memory_bytes(),
             storage_bytes: machine::storage(&self.folder),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             boot: self.clock.boot().to_string(),
         };
-        let status = status(&facts, conditions.value());
-        self.reporter.say(Input::Reports(vec![(node.uid, status)])).await;
+        let status = status(&facts, looks.conditions.value());
+        if said.is_none_or(|said| said.status != status) {
+            self.reporter.say(Input::Reports(vec![(uid, status.clone())])).await;
+        }
+        looks.said = Some(SaidOfNode { applied, uid, name, status });
     }
 }
 

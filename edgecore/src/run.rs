@@ -16,6 +16,7 @@ use daemon::supervisor::Supervisor;
 use proto::session::edge::Recovered;
 use tokio::sync::{mpsc, watch};
 
+use crate::alarm::Alarm;
 use crate::clock::NodeClock;
 use crate::config::Config;
 use crate::desk::StoreDesk;
@@ -36,7 +37,16 @@ const ROOM_LOOK: Duration = Duration::from_secs(10);
 
 /// Runs until `shutdown`, with the runtime that is configured.
 pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
-    let clock = NodeClock::new(0);
+    let alarm = Alarm::new().context("making the alarm")?;
+    let clock = NodeClock::new(0).with_alarm(alarm.clone());
+    tokio::select! {
+        ended = run_with(config, clock, shutdown) => ended,
+        // It outlives all tasks: what they do to end waits for it as well.
+        broken = alarm.ring() => broken.context("ringing the alarm"),
+    }
+}
+
+async fn run_with(config: Config, clock: NodeClock, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
     if config.runtime == "fake" {
         return run_on(config, Arc::new(Fake::new()), clock, shutdown).await;
     }

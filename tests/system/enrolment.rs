@@ -78,7 +78,7 @@ impl Cloud {
 
     /// A link with its session at the hub.
     async fn link(&mut self, node: &Identity) -> (Dialler, Link, Session) {
-        let dialler = Dialler::new(node, node_time(), Settings::default()).unwrap();
+        let dialler = Dialler::new(node, node_time(), Settings::default(), None).unwrap();
         let mut link = dialler.dial(&self.hub.to_string()).await.unwrap();
         link.send(b"hello").await.unwrap();
         let mut session = self.session().await;

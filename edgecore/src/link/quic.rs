@@ -10,17 +10,23 @@ use std::time::Duration;
 
 use daemon::carrier::{
     CONNECT_WAIT, Carrier, CarrierError, CloseCode, KEEP_ALIVE, KEEP_ALIVE_MAX, KEEP_ALIVE_METERED, Silence, Tunnel,
-    idle, look_every, node_transport, received,
+    idle, node_transport, received,
 };
-use daemon::clock::mono;
+use daemon::clock::{mono, sleep_until};
 use daemon::trust::NodeTime;
 use proto::enrol::SERVER_NAME;
 use quinn::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig};
-use quinn::{ClientConfig, ConnectError, Connection, ConnectionError, Endpoint};
+use quinn::{ClientConfig, ConnectError, Connection, ConnectionError, Endpoint, EndpointConfig};
+use rustix::net::{AddressFamily, SocketType, bind, socket, sockopt};
 use tokio::net::lookup_host;
-use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
+use tokio::sync::Notify;
+use tokio::time::timeout;
 
+use self::runtime::Driven;
+use crate::alarm::Alarm;
 use crate::identity::{Identity, IdentityError};
+
+mod runtime;
 
 /// Addresses of one name that are tried.
 const RESOLVED_MAX: usize = 4;
@@ -56,6 +62,9 @@ pub struct Dialler {
     endpoint: Endpoint,
     config: ClientConfig,
     settings: Settings,
+    alarm: Option<Alarm>,
+    /// Told whenever a connection did something.
+    told: Arc<Notify>,
 }
 
 /// Why the dialler cannot be set up.
@@ -102,17 +111,27 @@ impl DialError {
 }
 
 impl Dialler {
-    pub fn new(identity: &Identity, time: NodeTime, settings: Settings) -> Result<Self, SetupError> {
+    /// Long waits are the alarm's where there is one.
+    pub fn new(
+        identity: &Identity,
+        time: NodeTime,
+        settings: Settings,
+        alarm: Option<Alarm>,
+    ) -> Result<Self, SetupError> {
         let settings = Settings {
             keep_alive: settings.keep_alive.min(KEEP_ALIVE_MAX),
             ..settings
         };
         let config = config(identity, time, settings)?;
         // Both families from one socket; where there is no IPv6, the other one alone.
-        let endpoint = Endpoint::client((Ipv6Addr::UNSPECIFIED, 0).into())
-            .or_else(|_| Endpoint::client((Ipv4Addr::UNSPECIFIED, 0).into()))
+        let socket = both_families()
+            .or_else(|_| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))
             .map_err(SetupError::Socket)?;
-        Ok(Self { endpoint, config, settings })
+        let told = Arc::<Notify>::default();
+        let runtime = Driven { alarm: alarm.clone(), told: Arc::clone(&told) };
+        let endpoint = Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(runtime));
+        let endpoint = endpoint.map_err(SetupError::Socket)?;
+        Ok(Self { endpoint, config, settings, alarm, told })
     }
 
     /// Takes over an identity that was renewed, or a better knowledge of the time, for the links to come.
@@ -133,12 +152,22 @@ impl Dialler {
             match self.connect(remote).await {
                 Ok(connection) => {
                     let carrier = Carrier::open(connection).await.map_err(DialError::Open)?;
-                    return Ok(Link::new(carrier, self.settings.keep_alive));
+                    return Ok(self.link(carrier));
                 }
                 Err(error) => last = error,
             }
         }
         Err(last)
+    }
+
+    fn link(&self, carrier: Carrier) -> Link {
+        let watch = Watch {
+            alarm: self.alarm.clone(),
+            told: Arc::clone(&self.told),
+            silence: Silence::new(mono()),
+            limit: idle(self.settings.keep_alive),
+        };
+        Link { carrier, watch }
     }
 
     async fn connect(&self, remote: SocketAddr) -> Result<Connection, DialError> {
@@ -167,6 +196,14 @@ impl Dialler {
             tracing::debug!("the cloud did not hear the farewell");
         }
     }
+}
+
+/// A socket for both families, whatever the machine's default for IPv6 sockets is.
+fn both_families() -> io::Result<UdpSocket> {
+    let socket = socket(AddressFamily::INET6, SocketType::DGRAM, None)?;
+    sockopt::set_ipv6_v6only(&socket, false)?;
+    bind(&socket, &SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)))?;
+    Ok(socket.into())
 }
 
 fn config(identity: &Identity, time: NodeTime, settings: Settings) -> Result<ClientConfig, SetupError> {
@@ -212,13 +249,6 @@ impl LinkError {
 }
 
 impl Link {
-    fn new(carrier: Carrier, keep_alive: Duration) -> Self {
-        let mut look = interval(look_every(keep_alive));
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let watch = Watch { look, silence: Silence::new(mono()), limit: idle(keep_alive) };
-        Self { carrier, watch }
-    }
-
     /// Sends one frame. When this is abandoned, the frame is either not begun, or finished by the next call.
     pub async fn send(&mut self, frame: &[u8]) -> Result<(), LinkError> {
         let connection = self.carrier.connection().clone();
@@ -260,10 +290,11 @@ impl Link {
     }
 }
 
-/// Looks now and then whether anything is heard.
+/// Looks whether anything is heard: whenever the connection did something, and when it was silent for too long.
 #[derive(Debug)]
 struct Watch {
-    look: Interval,
+    alarm: Option<Alarm>,
+    told: Arc<Notify>,
     silence: Silence,
     limit: Duration,
 }
@@ -272,12 +303,23 @@ impl Watch {
     /// Ends when nothing was heard for too long, and the connection with it.
     async fn silent(&mut self, connection: &Connection) -> LinkError {
         loop {
-            self.look.tick().await;
             let lasted = self.silence.lasted(mono(), received(connection));
             if lasted >= self.limit {
                 daemon::carrier::close(connection, CloseCode::SILENT);
                 return LinkError::Silent(lasted);
             }
+            tokio::select! {
+                () = self.told.notified() => {}
+                () = self.sleep(self.limit - lasted) => {}
+            }
+        }
+    }
+
+    async fn sleep(&self, wait: Duration) {
+        let at = mono() + wait;
+        match &self.alarm {
+            Some(alarm) => alarm.sleep_until(at).await,
+            None => sleep_until(Some(at)).await,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use daemon::carrier::CloseCode;
-use daemon::clock::{mono, sleep_until};
+use daemon::clock::mono;
 use daemon::trust::NodeTime;
 use proto::enrol::Credentials;
 use proto::frame::Refusal;
@@ -22,11 +22,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::carry::{self, Event};
 use super::dial::Dial;
-use super::quic::{Dialler, Settings, Tunnels};
+use super::quic::{Dialler, Settings, SetupError, Tunnels};
 use crate::clock::NodeClock;
 use crate::identity::Identity;
 use crate::network;
-use crate::pods::Pods;
+use crate::pods::{Clock as _, Pods};
 use crate::store::NodeStore;
 
 /// What pods say that waits for the machine; more wait in their callers.
@@ -182,6 +182,7 @@ struct Rim {
 impl Running {
     async fn run(&mut self, stop: CancellationToken) {
         let (events, mut happened) = mpsc::channel::<Event>(INCOMING_MAX);
+        let clock = self.session.clock.clone();
         loop {
             self.dial(&events);
             let wake_at = [self.rim.wake_at, self.dial.wake_at(), self.look_at]
@@ -198,7 +199,7 @@ impl Running {
                 }
                 Some(event) = happened.recv() => self.happen(event, &events).await,
                 Ok(()) = self.session.network.changed() => self.network_changed(),
-                () = sleep_until(wake_at) => self.wake().await,
+                () = clock.sleep_until(wake_at) => self.wake().await,
                 Some(ended) = self.tasks.join_next() => {
                     if let Err(error) = ended {
                         tracing::error!("a connection's task died: {error}");
@@ -361,7 +362,7 @@ impl Running {
         }
         self.look_at = Some(mono() + JOINED_LOOK);
         match Identity::load(&self.session.folder) {
-            Ok(Some(identity)) => match Dialler::new(&identity, self.time(), self.session.settings) {
+            Ok(Some(identity)) => match self.dialler(&identity) {
                 Ok(dialler) => {
                     tracing::info!(node = identity.node(), "joined; looking for the cloud");
                     self.dial.set_addresses(identity.addresses().to_vec());
@@ -384,6 +385,11 @@ impl Running {
             Some(Err(error)) => tracing::error!("asking for a certificate: {:#}", anyhow::Error::new(error)),
             None => {}
         }
+    }
+
+    fn dialler(&self, identity: &Identity) -> Result<Dialler, SetupError> {
+        let alarm = self.session.clock.alarm().cloned();
+        Dialler::new(identity, self.time(), self.session.settings, alarm)
     }
 
     fn time(&self) -> NodeTime {
@@ -473,12 +479,12 @@ impl Running {
     }
 
     fn renew(&mut self, credentials: &[u8]) {
-        let time = self.time();
+        let (time, alarm) = (self.time(), self.session.clock.alarm().cloned());
         let Some(link) = &mut self.link else { return };
         let renewed = serde_json::from_slice::<Credentials>(credentials)
             .map_err(anyhow::Error::new)
             .and_then(|credentials| Ok(link.identity.renew(credentials)?))
-            .and_then(|()| Ok(Dialler::new(&link.identity, time, self.session.settings)?));
+            .and_then(|()| Ok(Dialler::new(&link.identity, time, self.session.settings, alarm)?));
         match renewed {
             Ok(dialler) => {
                 tracing::info!("certificate renewed");

@@ -1,4 +1,6 @@
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use daemon::carrier::hub_transport;
 use daemon::trust::provider;
@@ -77,7 +79,7 @@ impl Hub {
 fn dialler(ca: &Ca, settings: Settings) -> (Dialler, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let identity = ca.joined(folder.path());
-    (Dialler::new(&identity, no_time(), settings).unwrap(), folder)
+    (Dialler::new(&identity, no_time(), settings, None).unwrap(), folder)
 }
 
 /// Passes datagrams on between one node and the hub, until it is told to drop them.
@@ -230,6 +232,72 @@ async fn a_quiet_link_lives_by_its_beats() {
     }
     link.send(b"x").await.unwrap();
     assert_eq!(carrier.recv().await.unwrap().unwrap(), b"x");
+}
+
+#[tokio::test]
+async fn a_quiet_link_wakes_its_process_for_its_beats_alone() {
+    const BEATS: u64 = 10;
+    let ca = Ca::new();
+    let hub = Hub::right(&ca);
+    let alarm = Alarm::new().unwrap();
+    let (mut tasks, rings) = (JoinSet::new(), Arc::<AtomicU64>::default());
+    let (ringing, counted) = (alarm.clone(), rings.clone());
+    tasks.spawn(async move {
+        let mut ring = pin!(ringing.ring());
+        // Polled when the timer went off and for nothing else.
+        poll_fn(|context| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            ring.as_mut().poll(context)
+        })
+        .await
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let identity = ca.joined(folder.path());
+    let dialler = Dialler::new(&identity, no_time(), QUICK, Some(alarm)).unwrap();
+    let (mut link, mut carrier) = hub.linked(&dialler, &hub.address).await;
+    let connection = carrier.connection().clone();
+    let heard = || connection.stats().udp_rx.datagrams;
+    let beats = async |count: u64| {
+        let since = heard();
+        while heard() < since + count {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let quiet = async {
+        // What the handshake left to be done is over.
+        beats(2).await;
+        let before = rings.load(Ordering::Relaxed);
+        beats(BEATS).await;
+        rings.load(Ordering::Relaxed) - before
+    };
+    let rung = tokio::select! {
+        ended = link.recv() => panic!("the node gave up: {ended:?}"),
+        ended = carrier.recv() => panic!("the hub gave up: {ended:?}"),
+        rung = timeout(DEADLINE, quiet) => rung.unwrap(),
+    };
+    // One more is a beat that had just begun; more than that is a timer which nobody needs.
+    assert!(rung <= BEATS + 2, "{rung} rings for {BEATS} beats");
+}
+
+#[tokio::test]
+async fn a_dead_path_is_noticed_by_the_alarm_as_well() {
+    let ca = Ca::new();
+    let hub = Hub::right(&ca);
+    let relay = Relay::open(&hub).await;
+    let alarm = Alarm::new().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let identity = ca.joined(folder.path());
+    let dialler = Dialler::new(&identity, no_time(), QUICK, Some(alarm.clone())).unwrap();
+    let noticed = async {
+        let (mut link, _carrier) = hub.linked(&dialler, &relay.address).await;
+        relay.dropping.store(true, Ordering::Relaxed);
+        link.recv().await.unwrap_err()
+    };
+    let error = tokio::select! {
+        broken = alarm.ring() => panic!("{broken:?}"),
+        error = timeout(DEADLINE, noticed) => error.unwrap(),
+    };
+    assert!(matches!(error, LinkError::Silent(_)), "{error:?}");
 }
 
 #[tokio::test]
