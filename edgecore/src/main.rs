@@ -14,6 +14,7 @@ use edgecore::check::{self, State};
 use edgecore::clock::NodeClock;
 use edgecore::config::Config;
 use edgecore::identity::{Wish, join};
+use edgecore::images::store::unpack;
 use edgecore::runtime::containerd::Containerd;
 use edgecore::runtime::{Runtime as _, log_shim};
 use edgecore::{run, status};
@@ -74,9 +75,11 @@ enum Image {
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os().skip(1);
-    if words.next().is_some_and(|word| word == log_shim::WORD) {
-        // One for each container: small, and before anything else of this program.
-        return log_shim::main(words);
+    // Processes of their own: small, and before anything else of this program.
+    match words.next() {
+        Some(word) if word == log_shim::WORD => return log_shim::main(words),
+        Some(word) if word == unpack::WORD => return unpack::main(words),
+        Some(_) | None => {}
     }
     let args: Args = match command_line::parse() {
         Ok(args) => args,

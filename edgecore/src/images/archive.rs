@@ -8,7 +8,7 @@ use hyper::body::Bytes;
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 
-use super::tar::{self, Entry};
+use super::tar::index::{Entry, index};
 use super::{DOCUMENT_BYTES_MAX, Descriptor, Digest, Document, ImageError, Reference};
 
 /// What is read from the file at once.
@@ -27,7 +27,7 @@ pub struct Archive {
 impl Archive {
     pub async fn open(path: &Path) -> Result<Self, ImageError> {
         let file = File::open(path).await.map_err(ImageError::Archive)?.into_std().await;
-        let indexed = tokio::task::spawn_blocking(move || tar::index(file)).await;
+        let indexed = tokio::task::spawn_blocking(move || index(file)).await;
         let entries = indexed
             .map_err(|error| ImageError::Archive(error.into()))?
             .map_err(ImageError::Archive)?;
@@ -57,6 +57,12 @@ impl Archive {
     pub(super) async fn blob(&self, digest: &Digest, offset: u64) -> Result<Part, ImageError> {
         let entry = self.entry(&format!("blobs/sha256/{}", digest.hex()))?;
         self.part(entry, offset).await
+    }
+
+    /// Where a blob stands: the file, the offset in it, and its size.
+    pub(super) fn place(&self, digest: &Digest) -> Result<(PathBuf, u64, u64), ImageError> {
+        let entry = self.entry(&format!("blobs/sha256/{}", digest.hex()))?;
+        Ok((self.path.clone(), entry.offset, entry.size))
     }
 
     fn entry(&self, name: &str) -> Result<Entry, ImageError> {

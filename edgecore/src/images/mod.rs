@@ -10,6 +10,7 @@ pub mod archive;
 pub mod manifest;
 pub mod reference;
 pub mod registry;
+pub mod store;
 mod tar;
 pub mod trust;
 
@@ -21,6 +22,7 @@ pub use self::archive::Archive;
 pub use self::manifest::{Config, Descriptor, Digest, Document, Host, Manifest};
 pub use self::reference::Reference;
 pub use self::registry::Registry;
+pub use self::store::ImageStore;
 pub use self::trust::{Clock, Trust};
 
 /// The most an index, a manifest or a configuration may hold.
@@ -33,7 +35,54 @@ pub enum Source {
     Archive(Archive),
 }
 
+/// What one image for this machine is made of, its parts checked against each other.
+#[derive(Debug)]
+pub struct Documents {
+    /// Points at the manifest.
+    pub descriptor: Descriptor,
+    pub manifest_bytes: Vec<u8>,
+    pub manifest: Manifest,
+    pub config_bytes: Vec<u8>,
+    pub config: Config,
+}
+
 impl Source {
+    /// What a name leads to, checked when the name has a digest.
+    pub async fn named(&mut self, reference: &Reference) -> Result<(Descriptor, Vec<u8>), ImageError> {
+        match self {
+            Self::Registry(registry) => {
+                let bytes = registry.manifest(reference.version()).await?;
+                if let Some(digest) = reference.digest() {
+                    digest.check(&bytes)?;
+                }
+                Ok((Descriptor::of(&bytes), bytes))
+            }
+            Self::Archive(archive) => {
+                let mut images = archive.images().await?.into_iter();
+                let missing = || ImageError::Damaged { reason: format!("{reference} is not in it") };
+                let (_, root) = images.find(|(name, _)| name == reference).ok_or_else(missing)?;
+                let bytes = self.document(&root).await?;
+                Ok((root, bytes))
+            }
+        }
+    }
+
+    /// What a manifest speaks of.
+    pub async fn documents(
+        &mut self,
+        descriptor: Descriptor,
+        manifest_bytes: Vec<u8>,
+    ) -> Result<Documents, ImageError> {
+        let manifest = Manifest::parse(&manifest_bytes)?;
+        let config_bytes = self.document(&manifest.config).await?;
+        let config = Config::parse(&config_bytes)?;
+        if config.diff_ids().len() != manifest.layers.len() {
+            let reason = "its configuration does not fit its layers".to_owned();
+            return Err(ImageError::Damaged { reason });
+        }
+        Ok(Documents { descriptor, manifest_bytes, manifest, config_bytes, config })
+    }
+
     /// A document by its digest, checked.
     pub async fn document(&mut self, descriptor: &Descriptor) -> Result<Vec<u8>, ImageError> {
         if descriptor.size > DOCUMENT_BYTES_MAX {

@@ -25,8 +25,8 @@ use super::client::{Answer as _, Client, PROCESS, QUICK, Refusal, UNPACK, within
 use super::ingest::Ingest;
 use crate::images::manifest::Run;
 use crate::images::{
-    Archive, Config, DOCUMENT_BYTES_MAX, Descriptor, Digest, Host, ImageError, Manifest, Reference, Registry, Source,
-    Trust,
+    Archive, Config, DOCUMENT_BYTES_MAX, Descriptor, Digest, Documents, Host, ImageError, Manifest, Reference,
+    Registry, Source, Trust,
 };
 use crate::runtime::{Image, RegistryAuth, RuntimeError, explain};
 
@@ -100,13 +100,9 @@ impl Images {
         let refused = |error| pull_error(name, error);
         let reference = Reference::parse(name).map_err(refused)?;
         let _turn = self.turn.acquire().await.expect("never closed");
-        let mut registry = Registry::new(reference.clone(), auth, self.trust.clone());
-        let bytes = registry.manifest(reference.version()).await.map_err(refused)?;
-        if let Some(digest) = reference.digest() {
-            digest.check(&bytes).map_err(refused)?;
-        }
-        let root = Descriptor::of(&bytes);
-        let source = Source::Registry(Box::new(registry));
+        let registry = Registry::new(reference.clone(), auth, self.trust.clone());
+        let mut source = Source::Registry(Box::new(registry));
+        let (root, bytes) = source.named(&reference).await.map_err(refused)?;
         Ok(Box::pin(self.take_in(source, root, bytes, &reference)).await?.0)
     }
 
@@ -146,8 +142,9 @@ impl Images {
         }
         let lease = self.lease(&name).await?;
         let take = Take { images: self, lease: &lease, name: &name };
-        take.everything(&mut source, &descriptor, &bytes).await?;
-        self.point(&name, &descriptor).await?;
+        let documents = source.documents(descriptor, bytes).await.map_err(refused)?;
+        take.everything(&mut source, &documents).await?;
+        self.point(&name, &documents.descriptor).await?;
         let deleted = self.client.request(DeleteRequest { id: lease, sync: true });
         within(PROCESS, self.client.leases().delete(deleted))
             .await
@@ -268,27 +265,24 @@ struct Take<'a> {
 }
 
 impl Take<'_> {
-    async fn everything(&self, source: &mut Source, descriptor: &Descriptor, bytes: &[u8]) -> Result<(), RuntimeError> {
-        let refused = |error| pull_error(self.name, error);
-        let manifest = Manifest::parse(bytes).map_err(refused)?;
-        let config_bytes = source.document(&manifest.config).await.map_err(refused)?;
-        let config = Config::parse(&config_bytes).map_err(refused)?;
+    async fn everything(&self, source: &mut Source, documents: &Documents) -> Result<(), RuntimeError> {
+        let Documents { manifest, config, .. } = documents;
         let chain = config.chain_ids();
-        if chain.len() != manifest.layers.len() {
-            let reason = "its configuration does not fit its layers".to_owned();
-            return Err(refused(ImageError::Damaged { reason }));
-        }
         self.layers(source, &manifest.layers, &chain, config.diff_ids()).await?;
         let snapshot = format!("containerd.io/gc.ref.snapshot.{}", self.images.snapshotter);
         let labels = chain.last().map(|top| (snapshot, top.to_string()));
-        self.write_document(&manifest.config, &config_bytes, labels.into_iter().collect())
+        self.write_document(&manifest.config, &documents.config_bytes, labels.into_iter().collect())
             .await?;
         let config_ref = (
             "containerd.io/gc.ref.content.config".to_owned(),
             manifest.config.digest.to_string(),
         );
-        self.write_document(descriptor, bytes, HashMap::from([config_ref]))
-            .await
+        self.write_document(
+            &documents.descriptor,
+            &documents.manifest_bytes,
+            HashMap::from([config_ref]),
+        )
+        .await
     }
 
     /// Unpacks what is not unpacked yet, bottom first.

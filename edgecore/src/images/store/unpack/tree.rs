@@ -1,0 +1,245 @@
+//! A folder taken for the root of everything: what an image calls a file leads to what is in it, and never out.
+//!
+//! Paths are walked name by name with `O_NOFOLLOW`, and links are followed here, with this folder as their root, so
+//! that neither an absolute target nor any number of `..` leads out. The kernel has the same as one call (`openat2` with
+//! `RESOLVE_IN_ROOT`), but not before 5.6 and not under every seccomp filter, and it does not make what is missing:
+//! one way that works everywhere is better than two, and the last folder is kept open, so that most members cost
+//! no walk at all. Nobody else changes the folder meanwhile.
+
+use std::collections::VecDeque;
+use std::ffi::{CString, OsStr};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+/// Longer paths are refused, as by the kernel.
+pub(in crate::images::store) const PATH_BYTES_MAX: usize = 4096;
+
+/// Deeper folders are refused: each level costs a descriptor while a path is walked or a folder copied.
+pub(in crate::images::store) const DEPTH_MAX: usize = 128;
+
+/// As the kernel has it.
+const LINKS_MAX: usize = 40;
+
+const FOLDER: OFlags = OFlags::PATH
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
+
+/// Why a path leads nowhere.
+#[derive(Debug)]
+pub(super) enum Stray {
+    /// What the image says is wrong.
+    Bad(&'static str),
+    Io(io::Error),
+}
+
+impl From<Errno> for Stray {
+    fn from(errno: Errno) -> Self {
+        Self::Io(errno.into())
+    }
+}
+
+/// A path of an archive: the names that lead to its folder, and its own. `None` is the root itself.
+pub(super) fn split(path: &[u8]) -> Result<Option<(Vec<&[u8]>, &[u8])>, Stray> {
+    if path.len() > PATH_BYTES_MAX {
+        return Err(Stray::Bad("its path is too long"));
+    }
+    if path.contains(&0) {
+        return Err(Stray::Bad("its path has a zero byte"));
+    }
+    // An absolute path means this root.
+    let mut names: Vec<&[u8]> = path
+        .split(|byte| *byte == b'/')
+        .filter(|name| !name.is_empty() && *name != b".")
+        .collect();
+    if names.contains(&&b".."[..]) {
+        return Err(Stray::Bad("its path goes up with \"..\""));
+    }
+    Ok(names.pop().map(|name| (names, name)))
+}
+
+/// A folder that was found: its descriptor and where it really is below the root.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) fd: OwnedFd,
+    pub(super) path: Vec<u8>,
+}
+
+impl Found {
+    /// The real path of something in it.
+    pub(super) fn child(&self, name: &[u8]) -> Vec<u8> {
+        join(&self.path, name)
+    }
+}
+
+pub(in crate::images::store) fn join(folder: &[u8], name: &[u8]) -> Vec<u8> {
+    if folder.is_empty() {
+        name.to_vec()
+    } else {
+        [folder, b"/", name].concat()
+    }
+}
+
+/// The root.
+#[derive(Debug)]
+pub(super) struct Tree {
+    root: OwnedFd,
+}
+
+impl Tree {
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self { root: rustix::fs::open(path, FOLDER, Mode::empty())? })
+    }
+
+    /// The folder these names lead to; `make` makes what is missing on the way and is told where.
+    pub(super) fn folder(
+        &self,
+        names: &[&[u8]],
+        mut made: Option<&mut dyn FnMut(&[u8])>,
+    ) -> Result<Option<Found>, Stray> {
+        let mut todo: VecDeque<Vec<u8>> = names.iter().map(|name| name.to_vec()).collect();
+        let mut stack: Vec<(OwnedFd, Vec<u8>)> = Vec::new();
+        let mut links = 0;
+        while let Some(name) = todo.pop_front() {
+            if name == b".." {
+                // Above the root is the root.
+                stack.pop();
+                continue;
+            }
+            if stack.len() == DEPTH_MAX {
+                return Err(Stray::Bad("it is too deep"));
+            }
+            let (at, path) = match stack.last() {
+                Some((fd, path)) => (fd.as_fd(), path.as_slice()),
+                None => (self.root.as_fd(), &[][..]),
+            };
+            let path = join(path, &name);
+            match rustix::fs::openat(at, name.as_slice(), FOLDER, Mode::empty()) {
+                Ok(fd) => stack.push((fd, path)),
+                Err(Errno::NOENT) => {
+                    let Some(made) = made.as_deref_mut() else {
+                        return Ok(None);
+                    };
+                    make_folder(at, &name)?;
+                    made(&path);
+                    stack.push((rustix::fs::openat(at, name.as_slice(), FOLDER, Mode::empty())?, path));
+                }
+                Err(Errno::NOTDIR | Errno::LOOP) => {
+                    let target = match rustix::fs::readlinkat(at, name.as_slice(), Vec::new()) {
+                        Ok(target) => target.into_bytes(),
+                        Err(Errno::INVAL) => return Err(Stray::Bad("its path leads through a file")),
+                        Err(errno) => return Err(errno.into()),
+                    };
+                    links += 1;
+                    if links > LINKS_MAX {
+                        return Err(Stray::Bad("its path leads through too many links"));
+                    }
+                    if target.starts_with(b"/") {
+                        stack.clear();
+                    }
+                    let names = target.split(|byte| *byte == b'/');
+                    for name in names.rev().filter(|name| !name.is_empty() && *name != b".") {
+                        todo.push_front(name.to_vec());
+                    }
+                }
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        let (fd, path) = match stack.pop() {
+            Some(found) => found,
+            None => (self.root.try_clone().map_err(Stray::Io)?, Vec::new()),
+        };
+        Ok(Some(Found { fd, path }))
+    }
+}
+
+/// Makes a folder as one is that nobody described, whatever this process' umask is.
+pub(in crate::images::store) fn make_folder(at: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
+    let mode = Mode::from_raw_mode(0o755);
+    rustix::fs::mkdirat(at, name, mode)?;
+    rustix::fs::chmodat(at, name, mode, AtFlags::empty())
+}
+
+/// Opens a folder for listing, never through a link.
+pub(in crate::images::store) fn open_folder(at: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(at, name, flags, Mode::empty())
+}
+
+/// What a folder holds.
+pub(in crate::images::store) fn names(folder: BorrowedFd<'_>) -> Result<Vec<CString>, Errno> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(folder)? {
+        let entry = entry?;
+        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+            names.push(entry.file_name().to_owned());
+        }
+    }
+    Ok(names)
+}
+
+/// Removes whatever has this name, with all in it; nothing there is fine. Links are removed, never followed.
+///
+/// A container may have made folders deeper than there are descriptors: what is too deep is first moved up.
+pub(in crate::images::store) fn remove(at: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
+    match rustix::fs::unlinkat(at, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::ISDIR | Errno::PERM) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    let folder = open_folder(at, name)?;
+    let mut moved = 0;
+    loop {
+        let before = moved;
+        clear(folder.as_fd(), folder.as_fd(), 0, &mut moved)?;
+        if moved == before {
+            break;
+        }
+    }
+    drop(folder);
+    Ok(rustix::fs::unlinkat(at, name, AtFlags::REMOVEDIR)?)
+}
+
+/// Empties `folder`, `depth` levels below `top`, where what is too deep ends up.
+fn clear(folder: BorrowedFd<'_>, top: BorrowedFd<'_>, depth: usize, moved: &mut u64) -> io::Result<()> {
+    for entry in Dir::read_from(folder)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if matches!(name, b"." | b"..") {
+            continue;
+        }
+        if entry.file_type() != FileType::Directory {
+            match rustix::fs::unlinkat(folder, name, AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => continue,
+                Err(Errno::ISDIR | Errno::PERM) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        if depth == DEPTH_MAX {
+            let hidden = format!(".edgehold-deep-{moved}");
+            *moved += 1;
+            rustix::fs::renameat(folder, name, top, hidden.as_str())?;
+            continue;
+        }
+        let inner = open_folder(folder, name)?;
+        clear(inner.as_fd(), top, depth + 1, moved)?;
+        drop(inner);
+        rustix::fs::unlinkat(folder, name, AtFlags::REMOVEDIR)?;
+    }
+    Ok(())
+}
+
+/// How the kernel calls something in an open folder, for the calls that know no descriptors.
+pub(in crate::images::store) fn proc_path(folder: BorrowedFd<'_>, name: &[u8]) -> Vec<u8> {
+    use std::os::fd::AsRawFd as _;
+    [format!("/proc/self/fd/{}/", folder.as_raw_fd()).as_bytes(), name].concat()
+}
+
+pub(in crate::images::store) fn shown(path: &[u8]) -> String {
+    Path::new(OsStr::from_bytes(path)).display().to_string()
+}
