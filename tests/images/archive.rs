@@ -47,8 +47,13 @@ impl Image {
             .iter()
             .map(|(_, plain)| Digest::of(plain).to_string())
             .collect();
+        let architecture = match std::env::consts::ARCH {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            other => other,
+        };
         let config = json!({
-            "architecture": "any", "os": "linux",
+            "architecture": architecture, "os": "linux",
             "config": { "User": "7", "Env": ["A=b"] },
             "rootfs": { "type": "layers", "diff_ids": diffs },
         });
@@ -84,6 +89,7 @@ impl Image {
             let node = super::tree::Node::new(super::tree::Kind::File(content.to_vec()));
             archive.member(name, &node, None);
         };
+        put("oci-layout", br#"{"imageLayoutVersion":"1.0.0"}"#);
         put("index.json", &serde_json::to_vec(&index).unwrap());
         for blob in &blobs {
             put(&format!("blobs/sha256/{}", Digest::of(blob).hex()), blob);

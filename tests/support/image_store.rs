@@ -1,5 +1,6 @@
 //! The image store alone: what it starts to unpack, and an import that tests can kill.
 
+use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -37,6 +38,9 @@ fn import(folder: &str, archive: &str, kind: &str) -> ExitCode {
     };
     match imported() {
         Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::FAILURE,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "{error:#}");
+            ExitCode::FAILURE
+        }
     }
 }

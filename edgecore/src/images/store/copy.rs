@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec,
 use rustix::io::Errno;
 
 use super::unpack::tree::{
-    DEPTH_MAX, attributes, clear_attributes, join, make_folder, names, open_folder, proc_path, remove,
+    DEPTH_MAX, attributes, clear_attributes, is_root, join, make_folder, names, open_folder, proc_path, remove,
 };
 
 /// What the kernel is asked to copy at once.
@@ -184,7 +184,10 @@ fn part(source: &OwnedFd, target: &OwnedFd, start: u64, end: u64) -> io::Result<
 /// Owner first: it takes setuid and capabilities away.
 fn describe(from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &[u8], stat: &Stat) -> io::Result<()> {
     let (owner, group) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
-    rustix::fs::chownat(to, name, Some(owner), Some(group), AtFlags::SYMLINK_NOFOLLOW)?;
+    match rustix::fs::chownat(to, name, Some(owner), Some(group), AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::PERM) if !is_root() => {}
+        owned => owned?,
+    }
     for key in attributes(from, name)? {
         let path = proc_path(from, name);
         let length = rustix::fs::lgetxattr_query(path.as_slice(), key.as_slice())?;
@@ -193,6 +196,7 @@ fn describe(from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &[u8], stat: &Stat) 
         value.truncate(length);
         match rustix::fs::lsetxattr(proc_path(to, name), key.as_slice(), &value, XattrFlags::empty()) {
             Ok(()) | Err(Errno::NOTSUP) => {}
+            Err(Errno::PERM) if !is_root() => {}
             Err(errno) => return Err(errno.into()),
         }
     }

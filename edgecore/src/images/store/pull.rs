@@ -252,7 +252,10 @@ impl Take<'_> {
             Ok(Outcome::Failed(at, fault)) => Err(self.failed(&job, at, fault)?),
             Err(error) => Err(error),
         };
-        super::folder::remove_tree(&job.staging)?;
+        // What was half unpacked may be a lot to delete.
+        let staging = job.staging.clone();
+        let removed = tokio::task::spawn_blocking(move || super::folder::remove_tree(&staging)).await;
+        removed.map_err(|error| io_error("removing", &job.staging)(io::Error::other(error)))??;
         result?;
         job.layers.iter().try_for_each(|layer| self.drop_partial(layer))
     }

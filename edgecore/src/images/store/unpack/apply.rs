@@ -19,7 +19,7 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::tree::{self, Found, Split, Stray, Tree, is_overlays, proc_path, shown};
+use super::tree::{self, Found, Split, Stray, Tree, is_overlays, is_root, proc_path, shown};
 use crate::images::tar::read::{Kind, Member, Reader};
 
 /// The times of folders are set at the end; more than this for their paths is refused.
@@ -60,7 +60,7 @@ pub(super) struct Limits {
 pub(in crate::images::store) struct Applied {
     pub(in crate::images::store) members: u64,
     pub(in crate::images::store) bytes: u64,
-    /// Devices this process may not make, and attributes this file system does not have.
+    /// Devices and owners this process may not make, and attributes this file system does not have.
     pub(in crate::images::store) left_out: u64,
 }
 
@@ -346,7 +346,11 @@ impl Work<'_> {
         let bad = |_| Trouble::Bad("its owner is no user".into());
         let owner = id(member.owner).map(Uid::from_raw).map_err(bad)?;
         let group = id(member.group).map(Gid::from_raw).map_err(bad)?;
-        rustix::fs::chownat(at, name, Some(owner), Some(group), AtFlags::SYMLINK_NOFOLLOW)?;
+        match rustix::fs::chownat(at, name, Some(owner), Some(group), AtFlags::SYMLINK_NOFOLLOW) {
+            // All is this user's own: who is root in its user namespace.
+            Err(Errno::PERM) if !is_root() => self.applied.left_out += 1,
+            owned => owned?,
+        }
         for (key, value) in &member.attributes {
             self.attribute(at, name, key, value)?;
         }
@@ -365,6 +369,10 @@ impl Work<'_> {
         }
         match rustix::fs::lsetxattr(proc_path(at, name), key, value, XattrFlags::empty()) {
             Err(Errno::NOTSUP) => {
+                self.applied.left_out += 1;
+                Ok(())
+            }
+            Err(Errno::PERM) if !is_root() => {
                 self.applied.left_out += 1;
                 Ok(())
             }

@@ -265,6 +265,11 @@ pub(in crate::images::store) fn clear_attributes(folder: BorrowedFd<'_>, name: &
     Ok(())
 }
 
+/// Whether this process should be able to do whatever an image asks for.
+pub(in crate::images::store) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
 /// What overlayfs writes down for itself: in an image it would be read as ours.
 pub(in crate::images::store) fn is_overlays(key: &[u8]) -> bool {
     key.starts_with(b"trusted.overlay.") || key.starts_with(b"user.overlay.")
