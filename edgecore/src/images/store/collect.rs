@@ -83,7 +83,7 @@ impl ImageStore {
         let folder = &self.shared.folder;
         let mut inventory = Inventory {
             names: folder.names()?,
-            incoming: folder.incoming()?,
+            incoming: Vec::new(),
             roots: Vec::new(),
             layers: folder.all_layers()?,
             manifests: BTreeMap::new(),
@@ -91,6 +91,14 @@ impl ImageStore {
             documents: folder.blobs()?.into_iter().collect(),
             partials: folder.partials()?.into_iter().collect(),
         };
+        for name in folder.incoming()? {
+            // It arrived, and nobody lived to say so.
+            if inventory.names.contains(&name) {
+                folder.arrived(&name.name)?;
+            } else {
+                inventory.incoming.push(name);
+            }
+        }
         for root in folder.roots()? {
             if root.folder.exists() {
                 inventory.roots.push(root);

@@ -12,8 +12,9 @@ use std::path::Path;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
-use super::unpack::apply::is_overlays;
-use super::unpack::tree::{DEPTH_MAX, join, make_folder, names, open_folder, proc_path, remove};
+use super::unpack::tree::{
+    DEPTH_MAX, attributes, clear_attributes, is_root, join, make_folder, names, open_folder, proc_path, remove,
+};
 
 /// What the kernel is asked to copy at once.
 const COPY_BYTES: usize = 16 * 1024 * 1024;
@@ -89,9 +90,7 @@ impl Copy<'_> {
         self.folder(inner.as_fd(), made.as_fd(), path, depth + 1)?;
         if merged {
             // What the upper one does not have, it does not have any more.
-            for key in attributes(to, name)? {
-                let _ = rustix::fs::lremovexattr(proc_path(to, name), key.as_slice());
-            }
+            clear_attributes(to, name)?;
         }
         describe(from, to, name, stat)
     }
@@ -155,7 +154,7 @@ fn content(from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &[u8], stat: &Stat) -
         part(&source, &target, start, end)?;
         at = end;
     }
-    Ok(File::from(target).set_len(size)?)
+    File::from(target).set_len(size)
 }
 
 fn part(source: &OwnedFd, target: &OwnedFd, start: u64, end: u64) -> io::Result<()> {
@@ -185,7 +184,10 @@ fn part(source: &OwnedFd, target: &OwnedFd, start: u64, end: u64) -> io::Result<
 /// Owner first: it takes setuid and capabilities away.
 fn describe(from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &[u8], stat: &Stat) -> io::Result<()> {
     let (owner, group) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
-    rustix::fs::chownat(to, name, Some(owner), Some(group), AtFlags::SYMLINK_NOFOLLOW)?;
+    match rustix::fs::chownat(to, name, Some(owner), Some(group), AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::PERM) if !is_root() => {}
+        owned => owned?,
+    }
     for key in attributes(from, name)? {
         let path = proc_path(from, name);
         let length = rustix::fs::lgetxattr_query(path.as_slice(), key.as_slice())?;
@@ -194,6 +196,7 @@ fn describe(from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &[u8], stat: &Stat) 
         value.truncate(length);
         match rustix::fs::lsetxattr(proc_path(to, name), key.as_slice(), &value, XattrFlags::empty()) {
             Ok(()) | Err(Errno::NOTSUP) => {}
+            Err(Errno::PERM) if !is_root() => {}
             Err(errno) => return Err(errno.into()),
         }
     }
@@ -206,22 +209,6 @@ fn describe(from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &[u8], stat: &Stat) 
         last_modification: time(stat.st_mtime, i64::try_from(stat.st_mtime_nsec).unwrap_or(0)),
     };
     Ok(rustix::fs::utimensat(to, name, &times, AtFlags::SYMLINK_NOFOLLOW)?)
-}
-
-/// The names of the attributes, without overlayfs' own.
-fn attributes(folder: BorrowedFd<'_>, name: &[u8]) -> io::Result<Vec<Vec<u8>>> {
-    let path = proc_path(folder, name);
-    let mut list = match rustix::fs::llistxattr_query(path.as_slice()) {
-        Ok(length) => vec![0; length],
-        Err(Errno::NOTSUP) => return Ok(Vec::new()),
-        Err(errno) => return Err(errno.into()),
-    };
-    let length = rustix::fs::llistxattr(path.as_slice(), list.as_mut_slice())?;
-    list.truncate(length);
-    let keys = list
-        .split(|byte| *byte == 0)
-        .filter(|key| !key.is_empty() && !is_overlays(key));
-    Ok(keys.map(<[u8]>::to_vec).collect())
 }
 
 fn is_opaque(folder: BorrowedFd<'_>, name: &[u8]) -> bool {

@@ -11,7 +11,7 @@
 //! work/              being unpacked
 //! trash/             being deleted
 //! lock               shared: something is being put in; exclusive: something is being taken away
-//! commit             held while a layer is put in its place
+//! commit             held while a record, or a layer, is put in its place
 //! ```
 //!
 //! A record is replaced as a whole and durable before it counts. What no record speaks of counts for nothing.
@@ -156,6 +156,11 @@ impl Folder {
         }
     }
 
+    /// Nobody else puts anything in its place meanwhile: a record has one writer at a time.
+    fn alone(&self) -> Result<Held, StoreError> {
+        self.lock("commit", FlockOperation::LockExclusive)
+    }
+
     fn lock(&self, name: &str, operation: FlockOperation) -> Result<Held, StoreError> {
         let path = self.path.join(name);
         let locked = || -> io::Result<File> {
@@ -180,6 +185,7 @@ impl Folder {
     }
 
     pub(super) fn put_blob(&self, digest: &Digest, bytes: &[u8]) -> Result<(), StoreError> {
+        let _held = self.alone()?;
         if self.blob(digest)?.is_none() {
             files::replace(&self.path.join(BLOBS).join(digest.hex()), bytes, 0o600)?;
         }
@@ -197,6 +203,7 @@ impl Folder {
     }
 
     pub(super) fn point(&self, name: &Name) -> Result<(), StoreError> {
+        let _held = self.alone()?;
         write(&self.path.join(NAMES).join(hex(name.name.as_bytes())), name)
     }
 
@@ -211,6 +218,7 @@ impl Folder {
     /// Remembers what an image that is on its way needs. Older ones beyond `others_max` are given up.
     pub(super) fn expect(&self, name: &Name, others_max: usize) -> Result<(), StoreError> {
         let path = self.path.join(INCOMING).join(hex(name.name.as_bytes()));
+        let _held = self.alone()?;
         if self.named(INCOMING, &name.name)?.as_ref() == Some(name) {
             return Ok(());
         }
@@ -286,7 +294,7 @@ impl Folder {
 
     /// Puts an unpacked and synced tree into the place of its layer. Another one may have been faster.
     pub(super) fn commit(&self, tree: &Path, layer: &Layer) -> Result<(), StoreError> {
-        let _held = self.lock("commit", FlockOperation::LockExclusive)?;
+        let _held = self.alone()?;
         let place = self.layers().join(Self::layer_name(&layer.chain));
         let said = place.with_extension("json");
         match lookup::<Layer>(&said)? {
@@ -380,6 +388,7 @@ impl Folder {
     }
 
     pub(super) fn put_root(&self, root: &RootRecord) -> Result<(), StoreError> {
+        let _held = self.alone()?;
         write(&self.root_path(&root.folder), root)
     }
 

@@ -193,14 +193,22 @@ impl Take<'_> {
             size = blob.offset();
             file.set_len(size).await.map_err(&failed)?;
             file.seek(io::SeekFrom::Start(size)).await.map_err(&failed)?;
-            while let Some(piece) = blob.next().await.map_err(&refused)? {
-                file.write_all(&piece).await.map_err(&failed)?;
-                size += u64::try_from(piece.len()).unwrap_or(u64::MAX);
-                if size > layer.size {
-                    break;
+            let ended = loop {
+                match blob.next().await {
+                    Ok(Some(piece)) => {
+                        file.write_all(&piece).await.map_err(&failed)?;
+                        size += u64::try_from(piece.len()).unwrap_or(u64::MAX);
+                        if size > layer.size {
+                            break Ok(());
+                        }
+                    }
+                    Ok(None) => break Ok(()),
+                    Err(error) => break Err(error),
                 }
-            }
+            };
+            // However it ended, the next attempt goes on from here.
             file.flush().await.map_err(&failed)?;
+            ended.map_err(&refused)?;
             if size != layer.size {
                 if size > layer.size {
                     folder.remove_partial(&layer.digest)?;
@@ -244,7 +252,10 @@ impl Take<'_> {
             Ok(Outcome::Failed(at, fault)) => Err(self.failed(&job, at, fault)?),
             Err(error) => Err(error),
         };
-        super::folder::remove_tree(&job.staging)?;
+        // What was half unpacked may be a lot to delete.
+        let staging = job.staging.clone();
+        let removed = tokio::task::spawn_blocking(move || super::folder::remove_tree(&staging)).await;
+        removed.map_err(|error| io_error("removing", &job.staging)(io::Error::other(error)))??;
         result?;
         job.layers.iter().try_for_each(|layer| self.drop_partial(layer))
     }

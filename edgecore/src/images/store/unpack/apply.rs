@@ -19,7 +19,7 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::tree::{self, Found, Stray, Tree, proc_path, shown};
+use super::tree::{self, Found, Split, Stray, Tree, is_overlays, is_root, proc_path, shown};
 use crate::images::tar::read::{Kind, Member, Reader};
 
 /// The times of folders are set at the end; more than this for their paths is refused.
@@ -60,7 +60,7 @@ pub(super) struct Limits {
 pub(in crate::images::store) struct Applied {
     pub(in crate::images::store) members: u64,
     pub(in crate::images::store) bytes: u64,
-    /// Devices this process may not make, and attributes this file system does not have.
+    /// Devices and owners this process may not make, and attributes this file system does not have.
     pub(in crate::images::store) left_out: u64,
 }
 
@@ -183,7 +183,7 @@ fn reading(path: &str, error: &io::Error) -> Fault {
 
 impl Work<'_> {
     fn member<R: Read>(&mut self, archive: &mut Reader<R>, member: &Member) -> Result<(), Trouble> {
-        let Some((names, name)) = tree::split(&member.path)? else {
+        let Some(Split { folder: names, name }) = tree::split(&member.path)? else {
             return Ok(());
         };
         if name == ALL_GONE {
@@ -209,7 +209,7 @@ impl Work<'_> {
         {
             return Ok(found);
         }
-        let found = self.tree.folder(names, Some(&mut |_: &[u8]| {}))?.expect("it is made");
+        let found = self.tree.folder(names, true)?.expect("it is made");
         // Whoever marks a folder above as gone means what was there before, not this way in.
         for (at, byte) in found.path.iter().enumerate() {
             if *byte == b'/' {
@@ -239,7 +239,8 @@ impl Work<'_> {
             tree::remove(at, name)?;
         }
         match member.kind {
-            Kind::Folder if merged => {}
+            // What it is described as replaces what it was.
+            Kind::Folder if merged => tree::clear_attributes(at, name)?,
             Kind::Folder => tree::make_folder(at, name)?,
             Kind::File => self.file(archive, member, at, name)?,
             Kind::Symlink => {
@@ -328,8 +329,8 @@ impl Work<'_> {
 
     fn link(&self, member: &Member, at: BorrowedFd<'_>, name: &[u8]) -> Result<(), Trouble> {
         let missing = || Trouble::Bad(format!("what it links to, {}, is not there", shown(&member.target)));
-        let (names, target) = tree::split(&member.target)?.ok_or_else(missing)?;
-        let folder = self.tree.folder(&names, None)?.ok_or_else(missing)?;
+        let Split { folder: names, name: target } = tree::split(&member.target)?.ok_or_else(missing)?;
+        let folder = self.tree.folder(&names, false)?.ok_or_else(missing)?;
         match rustix::fs::linkat(&folder.fd, target, at, name, AtFlags::empty()) {
             Err(Errno::NOENT) => Err(missing()),
             Err(Errno::PERM) => Err(Trouble::Bad(format!(
@@ -345,7 +346,11 @@ impl Work<'_> {
         let bad = |_| Trouble::Bad("its owner is no user".into());
         let owner = id(member.owner).map(Uid::from_raw).map_err(bad)?;
         let group = id(member.group).map(Gid::from_raw).map_err(bad)?;
-        rustix::fs::chownat(at, name, Some(owner), Some(group), AtFlags::SYMLINK_NOFOLLOW)?;
+        match rustix::fs::chownat(at, name, Some(owner), Some(group), AtFlags::SYMLINK_NOFOLLOW) {
+            // All is this user's own: who is root in its user namespace.
+            Err(Errno::PERM) if !is_root() => self.applied.left_out += 1,
+            owned => owned?,
+        }
         for (key, value) in &member.attributes {
             self.attribute(at, name, key, value)?;
         }
@@ -367,6 +372,10 @@ impl Work<'_> {
                 self.applied.left_out += 1;
                 Ok(())
             }
+            Err(Errno::PERM) if !is_root() => {
+                self.applied.left_out += 1;
+                Ok(())
+            }
             Err(errno) => {
                 let key = shown(key);
                 match Trouble::from(errno).fault("") {
@@ -383,7 +392,7 @@ impl Work<'_> {
         if matches!(name, b"" | b"." | b"..") {
             return Err(Trouble::Bad("it marks nothing as gone".into()));
         }
-        if let Some(folder) = self.tree.folder(names, None)? {
+        if let Some(folder) = self.tree.folder(names, false)? {
             self.take_away(&folder.child(name), folder.fd.as_fd(), name)?;
         }
         Ok(())
@@ -391,7 +400,7 @@ impl Work<'_> {
 
     /// Nothing of the layers below is left in a folder.
     fn all_gone(&mut self, names: &[&[u8]]) -> Result<(), Trouble> {
-        if let Some(folder) = self.tree.folder(names, None)? {
+        if let Some(folder) = self.tree.folder(names, false)? {
             self.empty(&folder.path, tree::open_folder(folder.fd.as_fd(), b".")?.as_fd())?;
         }
         Ok(())
@@ -421,10 +430,10 @@ impl Work<'_> {
     fn times(&mut self) -> Result<(), Fault> {
         for (path, modified) in std::mem::take(&mut self.folders) {
             let set = || -> Result<(), Trouble> {
-                let Some((names, name)) = tree::split(&path)? else {
+                let Some(Split { folder: names, name }) = tree::split(&path)? else {
                     return Ok(());
                 };
-                let Some(folder) = self.tree.folder(&names, None)? else {
+                let Some(folder) = self.tree.folder(&names, false)? else {
                     return Ok(());
                 };
                 match rustix::fs::utimensat(&folder.fd, name, &stamps(modified), AtFlags::SYMLINK_NOFOLLOW) {
@@ -437,11 +446,6 @@ impl Work<'_> {
         }
         Ok(())
     }
-}
-
-/// What overlayfs writes down for itself: in an image it would be read as ours.
-pub(in crate::images::store) fn is_overlays(key: &[u8]) -> bool {
-    key.starts_with(b"trusted.overlay.") || key.starts_with(b"user.overlay.")
 }
 
 /// All ones mean "leave it" to the kernel.

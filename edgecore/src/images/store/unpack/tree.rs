@@ -44,8 +44,15 @@ impl From<Errno> for Stray {
     }
 }
 
-/// A path of an archive: the names that lead to its folder, and its own. `None` is the root itself.
-pub(super) fn split(path: &[u8]) -> Result<Option<(Vec<&[u8]>, &[u8])>, Stray> {
+/// A path of an archive: the names that lead to its folder, and its own.
+#[derive(Debug)]
+pub(super) struct Split<'a> {
+    pub(super) folder: Vec<&'a [u8]>,
+    pub(super) name: &'a [u8],
+}
+
+/// Parts a path of an archive. `None` is the root itself.
+pub(super) fn split(path: &[u8]) -> Result<Option<Split<'_>>, Stray> {
     if path.len() > PATH_BYTES_MAX {
         return Err(Stray::Bad("its path is too long"));
     }
@@ -60,7 +67,7 @@ pub(super) fn split(path: &[u8]) -> Result<Option<(Vec<&[u8]>, &[u8])>, Stray> {
     if names.contains(&&b".."[..]) {
         return Err(Stray::Bad("its path goes up with \"..\""));
     }
-    Ok(names.pop().map(|name| (names, name)))
+    Ok(names.pop().map(|name| Split { folder: names, name }))
 }
 
 /// A folder that was found: its descriptor and where it really is below the root.
@@ -96,12 +103,8 @@ impl Tree {
         Ok(Self { root: rustix::fs::open(path, FOLDER, Mode::empty())? })
     }
 
-    /// The folder these names lead to; `make` makes what is missing on the way and is told where.
-    pub(super) fn folder(
-        &self,
-        names: &[&[u8]],
-        mut made: Option<&mut dyn FnMut(&[u8])>,
-    ) -> Result<Option<Found>, Stray> {
+    /// The folder these names lead to; with `make`, what is missing on the way is made.
+    pub(super) fn folder(&self, names: &[&[u8]], make: bool) -> Result<Option<Found>, Stray> {
         let mut todo: VecDeque<Vec<u8>> = names.iter().map(|name| name.to_vec()).collect();
         let mut stack: Vec<(OwnedFd, Vec<u8>)> = Vec::new();
         let mut links = 0;
@@ -121,12 +124,9 @@ impl Tree {
             let path = join(path, &name);
             match rustix::fs::openat(at, name.as_slice(), FOLDER, Mode::empty()) {
                 Ok(fd) => stack.push((fd, path)),
+                Err(Errno::NOENT) if !make => return Ok(None),
                 Err(Errno::NOENT) => {
-                    let Some(made) = made.as_deref_mut() else {
-                        return Ok(None);
-                    };
                     make_folder(at, &name)?;
-                    made(&path);
                     stack.push((rustix::fs::openat(at, name.as_slice(), FOLDER, Mode::empty())?, path));
                 }
                 Err(Errno::NOTDIR | Errno::LOOP) => {
@@ -238,6 +238,41 @@ fn clear(folder: BorrowedFd<'_>, top: BorrowedFd<'_>, depth: usize, moved: &mut 
 pub(in crate::images::store) fn proc_path(folder: BorrowedFd<'_>, name: &[u8]) -> Vec<u8> {
     use std::os::fd::AsRawFd as _;
     [format!("/proc/self/fd/{}/", folder.as_raw_fd()).as_bytes(), name].concat()
+}
+
+/// The names of the attributes, without overlayfs' own.
+pub(in crate::images::store) fn attributes(folder: BorrowedFd<'_>, name: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+    let path = proc_path(folder, name);
+    let mut list = match rustix::fs::llistxattr_query(path.as_slice()) {
+        Ok(length) => vec![0; length],
+        Err(Errno::NOTSUP) => return Ok(Vec::new()),
+        Err(errno) => return Err(errno.into()),
+    };
+    let length = rustix::fs::llistxattr(path.as_slice(), list.as_mut_slice())?;
+    list.truncate(length);
+    let keys = list
+        .split(|byte| *byte == 0)
+        .filter(|key| !key.is_empty() && !is_overlays(key));
+    Ok(keys.map(<[u8]>::to_vec).collect())
+}
+
+/// Takes the attributes away, as far as that is allowed.
+pub(in crate::images::store) fn clear_attributes(folder: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
+    for key in attributes(folder, name)? {
+        // What a security module put there is its own.
+        let _ = rustix::fs::lremovexattr(proc_path(folder, name), key.as_slice());
+    }
+    Ok(())
+}
+
+/// Whether this process should be able to do whatever an image asks for.
+pub(in crate::images::store) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// What overlayfs writes down for itself: in an image it would be read as ours.
+pub(in crate::images::store) fn is_overlays(key: &[u8]) -> bool {
+    key.starts_with(b"trusted.overlay.") || key.starts_with(b"user.overlay.")
 }
 
 pub(in crate::images::store) fn shown(path: &[u8]) -> String {

@@ -148,7 +148,7 @@ fn long_names_and_targets_are_read_in_both_forms() {
 fn a_link_with_a_size_has_no_content() {
     let archive = [
         changed("hard", b'1', b"", |header| {
-            header[124..135].copy_from_slice(b"00000001000")
+            header[124..135].copy_from_slice(b"00000001000");
         }),
         entry("next", b'0', b"x"),
         end(),

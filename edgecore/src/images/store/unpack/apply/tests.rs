@@ -232,7 +232,8 @@ fn nothing_gets_out() {
     let long = "n".repeat(256);
     let name = |path: &str| [pax(&[("path", path.as_bytes())]), file("x", "evil")].concat();
     let hard = |name: &str, target: &str| [pax(&[("linkpath", target.as_bytes())]), link(name, b'1', "x")].concat();
-    let cases: &[(&str, Vec<Vec<u8>>, Option<&str>)] = &[
+    type Case<'a> = (&'a str, Vec<Vec<u8>>, Option<&'a str>);
+    let cases: &[Case<'_>] = &[
         ("up", vec![file("../outside", "evil")], Some("goes up")),
         (
             "up in the middle",
