@@ -25,7 +25,7 @@ use crate::runtime::Runtime;
 use crate::runtime::containerd::{self, CniConfig, Containerd};
 use crate::runtime::fake::Fake;
 use crate::store::NodeStore;
-use crate::{network, status, tunnels};
+use crate::{check, network, status, tunnels};
 
 /// How long the tasks may take to end. Pods run on whatever happens.
 const GRACE: Duration = Duration::from_secs(10);
@@ -61,6 +61,9 @@ async fn run_on<R: Runtime>(
         return Ok(());
     };
     clock.raise_floor(store.floor_ms());
+    for line in check::shortcomings(&config) {
+        tracing::warn!(what = line.what, "goes on with what there is: {}", line.detail);
+    }
     let (reporter, said) = Reporter::new();
     let desk = Arc::new(StoreDesk::new(store.clone(), reporter.clone()));
     let folders = Folders { pods: config.data.join("pods"), logs: config.logs.clone() };
@@ -119,7 +122,8 @@ async fn run_on<R: Runtime>(
 /// What an edge core owns: the data folder's lock, and the store in it.
 type Owned = (File, NodeStore, Recovered);
 
-/// Opens what is this edge core's, however long the disk has no room for it. `None` when it is to end meanwhile.
+/// Opens what is this edge core's, however long the disk has no room for it or takes no writes (a failing card is made
+/// read-only by the kernel; what runs is left alone). `None` when it is to end meanwhile.
 async fn opened(config: &Config, mut shutdown: Pin<&mut impl Future<Output = ()>>) -> anyhow::Result<Option<Owned>> {
     let mut said = false;
     loop {
@@ -127,6 +131,11 @@ async fn opened(config: &Config, mut shutdown: Pin<&mut impl Future<Output = ()>
             Err(error) if is_for_lack_of_room(&error) => {
                 if !std::mem::replace(&mut said, true) {
                     tracing::error!("waiting for room on the disk: {error:#}");
+                }
+            }
+            Err(error) if is_read_only(&error) => {
+                if !std::mem::replace(&mut said, true) {
+                    tracing::error!("waiting for a disk that takes writes, see edgecore check: {error:#}");
                 }
             }
             other => return other.map(Some),
@@ -155,6 +164,13 @@ fn is_for_lack_of_room(error: &anyhow::Error) -> bool {
         io.is_some_and(|error| error.kind() == std::io::ErrorKind::StorageFull)
             || sqlite.is_some_and(SqliteError::is_for_lack_of_room)
     })
+}
+
+fn is_read_only(error: &anyhow::Error) -> bool {
+    let kinds = error.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>());
+    kinds
+        .into_iter()
+        .any(|error| error.kind() == std::io::ErrorKind::ReadOnlyFilesystem)
 }
 
 /// The runtime's part of the configuration.
