@@ -1,5 +1,8 @@
 //! The pre-flight: what a node needs, one line each, with its fix.
 
+mod elf;
+mod machine;
+
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
@@ -10,12 +13,13 @@ use daemon::files::private_folder;
 use daemon::trust::built_ms;
 use proto::time::Wall;
 
+use self::machine::{Machine, Need};
 use crate::clock::NodeClock;
 use crate::config::{Config, RuntimeName};
 use crate::identity::Identity;
 use crate::link::quic::{DialError, Dialler};
 use crate::node::disk_shortage;
-use crate::runtime::choice::{self, Kind};
+use crate::runtime::choice::{self, ChoiceError, Kind};
 use crate::runtime::containerd::Containerd;
 use crate::runtime::{Runtime as _, explain};
 use crate::status;
@@ -25,6 +29,9 @@ const FAREWELL: Duration = Duration::from_millis(500);
 
 /// The oldest containerd whose services are those used here.
 const CONTAINERD_MIN: (u32, u32) = (1, 6);
+
+/// The snapshotter that takes overlayfs.
+const OVERLAY: &str = "overlayfs";
 
 /// One prerequisite.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,22 +87,35 @@ pub async fn check(config: &Config, unknown: &[String]) -> Vec<Line> {
     lines.push(folder("run", &config.run));
     lines.push(room(&config.data, &config.logs));
     let identity = Identity::load(&config.data);
+    let mut containerd = false;
     if config.runtime != RuntimeName::Fake {
-        lines.extend(runtimes(config).await);
-        lines.push(overlay(&read("/proc/filesystems")));
-        lines.push(cgroups(
-            &read("/proc/cgroups"),
-            fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").ok().as_deref(),
-            |name| Path::new("/sys/fs/cgroup").join(name).is_dir(),
-        ));
+        let kind = choice::kind(config).await;
+        containerd = matches!(kind, Ok(Kind::Containerd));
+        lines.extend(runtimes(config, kind).await);
         lines.push(network(config));
     }
+    lines.extend(Machine::observe(&config.run).lines(need(config, containerd)));
     lines.push(clock(daemon::clock::wall()));
     lines.push(joined(&identity));
     if let Ok(Some(identity)) = &identity {
         lines.push(cloud(config, identity).await);
     }
     lines
+}
+
+/// What is not as good as it could be on this machine, to be said at a start that goes on with what there is.
+pub fn shortcomings(config: &Config, containerd: bool) -> Vec<Line> {
+    let mut lines = Machine::observe(&config.run).lines(need(config, containerd));
+    lines.retain(|line| line.state != State::Good);
+    lines
+}
+
+fn need(config: &Config, containerd: bool) -> Need {
+    Need {
+        containers: config.runtime != RuntimeName::Fake,
+        // The embedded runtime copies where it cannot mount.
+        overlay: containerd && config.containerd.snapshotter == OVERLAY,
+    }
 }
 
 fn root() -> Line {
@@ -194,8 +214,8 @@ fn no_link(address: &str, error: &DialError, fix: &str) -> Line {
 }
 
 /// The runtime that an edge core started now would have.
-async fn runtimes(config: &Config) -> Vec<Line> {
-    match choice::kind(config).await {
+async fn runtimes(config: &Config, kind: Result<Kind, ChoiceError>) -> Vec<Line> {
+    match kind {
         Ok(Kind::Containerd) => vec![runtime(config).await, program("runc", "apt-get install runc")],
         Ok(Kind::Embedded) => vec![Line::good("runtime", "embedded: needs no daemon")],
         Err(error) => vec![Line::missing("runtime", explain(&error))],
@@ -248,57 +268,6 @@ fn program(name: &'static str, fix: &str) -> Line {
     }
 }
 
-fn overlay(file_systems: &str) -> Line {
-    if file_systems.split_whitespace().any(|word| word == "overlay") {
-        Line::good("overlayfs", "the kernel has it")
-    } else {
-        Line::missing(
-            "overlayfs",
-            "the kernel lacks it: modprobe overlay, or containerd.snapshotter = \"native\"",
-        )
-    }
-}
-
-/// `table` is what the kernel has (/proc/cgroups), `unified` what version 2 controls where that is in use; `mounted` says
-/// whether a hierarchy of version 1 can be reached.
-fn cgroups(table: &str, unified: Option<&str>, mounted: impl Fn(&str) -> bool) -> Line {
-    let enabled = |name: &str| {
-        table.lines().any(|line| {
-            let mut words = line.split_whitespace();
-            words.next() == Some(name) && words.next_back() == Some("1")
-        })
-    };
-    let there = |name: &str| match unified {
-        Some(controllers) => controllers.split_whitespace().any(|controller| controller == name),
-        None => enabled(name),
-    };
-    let lacking = |has: &dyn Fn(&str) -> bool| {
-        let lacking = ["cpu", "memory", "pids"].into_iter().filter(|name| !has(name));
-        lacking.collect::<Vec<_>>().join(", ")
-    };
-    let version = if unified.is_some() { 2 } else { 1 };
-    let off = lacking(&there);
-    let unmounted = lacking(&|name| unified.is_some() || mounted(name));
-    if !off.is_empty() {
-        Line::missing(
-            "cgroups",
-            format!(
-                "{off} is off (version {version}): add cgroup_enable=memory cgroup_memory=1 to the kernel's command line, \
-                 reboot"
-            ),
-        )
-    } else if !unmounted.is_empty() {
-        Line::missing(
-            "cgroups",
-            format!(
-                "{unmounted} is not mounted below /sys/fs/cgroup: apt-get install cgroupfs-mount, or boot with systemd"
-            ),
-        )
-    } else {
-        Line::good("cgroups", format!("version {version} with cpu, memory, pids"))
-    }
-}
-
 fn network(config: &Config) -> Line {
     let cni = crate::run::cni_config(config);
     let (folder, plugins) = (cni.conf_dir.display(), &cni.plugin_dirs);
@@ -344,10 +313,6 @@ fn clock(wall: Wall) -> Line {
     }
 }
 
-fn read(path: &str) -> String {
-    fs::read_to_string(path).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -358,8 +323,6 @@ mod tests {
             assert_eq!(line.state, state, "{line:?}");
             assert!(line.text().contains(word), "{}", line.text());
         };
-        check(overlay("nodev\tproc\nnodev\toverlay\n"), State::Good, "ok");
-        check(overlay("nodev\toverlayfs\n"), State::Missing, "modprobe overlay");
         check(
             program("no-such-program-at-all", "apt-get install it"),
             State::Missing,
@@ -378,32 +341,6 @@ mod tests {
         for version in ["containerd://1.6.20~ds1", "containerd://2.0.0", "containerd://unknown"] {
             check(containerd_version(version), State::Good, version);
         }
-    }
-
-    #[test]
-    fn cgroups_of_both_versions() {
-        let table = |memory: u8| {
-            format!(
-                "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t1\t1\t1\nmemory\t0\t1\t{memory}\npids\t2\t1\t1\n"
-            )
-        };
-        let check = |line: Line, state: State, word: &str| {
-            assert_eq!(line.state, state, "{line:?}");
-            assert!(line.text().contains(word), "{}", line.text());
-        };
-        check(
-            cgroups(&table(0), None, |_| true),
-            State::Missing,
-            "memory is off (version 1)",
-        );
-        check(cgroups(&table(1), None, |_| true), State::Good, "version 1");
-        let unmounted = cgroups(&table(1), None, |name| name != "pids");
-        check(unmounted, State::Missing, "pids is not mounted");
-        // What the table says is of version 1 only.
-        let v2 = |controllers| cgroups(&table(0), Some(controllers), |_| false);
-        check(v2("cpuset cpu io memory pids"), State::Good, "version 2");
-        check(v2("cpuset cpu io pids"), State::Missing, "memory is off (version 2)");
-        check(v2(""), State::Missing, "cpu, memory, pids is off");
     }
 
     #[test]

@@ -25,7 +25,7 @@ use crate::node::Reporting;
 use crate::pods::{self, Clock as _, Folders};
 use crate::runtime::{CniConfig, Runtime as _, choice, containerd, embedded};
 use crate::store::NodeStore;
-use crate::{network, status, tunnels};
+use crate::{check, network, status, tunnels};
 
 /// How long the tasks may take to end. Pods run on whatever happens.
 const GRACE: Duration = Duration::from_secs(10);
@@ -53,6 +53,9 @@ async fn run_with(config: Config, clock: NodeClock, shutdown: impl Future<Output
     clock.raise_floor(store.floor_ms());
     let judge = clock.clone();
     let runtime = Arc::new(choice::runtime(&config, Arc::new(move || judge.wall())).await?);
+    for line in check::shortcomings(&config, runtime.name() == "containerd") {
+        tracing::warn!(what = line.what, "goes on with what there is: {}", line.detail);
+    }
     let (reporter, said) = Reporter::new();
     let desk = Arc::new(StoreDesk::new(store.clone(), reporter.clone()));
     let folders = Folders { pods: config.data.join("pods"), logs: config.logs.clone() };
@@ -116,7 +119,8 @@ async fn run_with(config: Config, clock: NodeClock, shutdown: impl Future<Output
 /// What an edge core owns: the data folder's lock, and the store in it.
 type Owned = (File, NodeStore, Recovered);
 
-/// Opens what is this edge core's, however long the disk has no room for it. `None` when it is to end meanwhile.
+/// Opens what is this edge core's, however long the disk has no room for it or takes no writes (a failing card is made
+/// read-only by the kernel; what runs is left alone). `None` when it is to end meanwhile.
 async fn opened(
     config: &Config,
     service: &Service,
@@ -130,6 +134,13 @@ async fn opened(
                     tracing::error!("waiting for room on the disk: {error:#}");
                     // As far up as it gets without: whoever waits for the start need not wait for the disk.
                     service.status("waiting for room on the disk");
+                    service.ready();
+                }
+            }
+            Err(error) if is_read_only(&error) => {
+                if !std::mem::replace(&mut said, true) {
+                    tracing::error!("waiting for a disk that takes writes, see edgecore check: {error:#}");
+                    service.status("waiting for a disk that takes writes");
                     service.ready();
                 }
             }
@@ -159,6 +170,13 @@ fn is_for_lack_of_room(error: &anyhow::Error) -> bool {
         io.is_some_and(|error| error.kind() == std::io::ErrorKind::StorageFull)
             || sqlite.is_some_and(SqliteError::is_for_lack_of_room)
     })
+}
+
+fn is_read_only(error: &anyhow::Error) -> bool {
+    let kinds = error.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>());
+    kinds
+        .into_iter()
+        .any(|error| error.kind() == std::io::ErrorKind::ReadOnlyFilesystem)
 }
 
 /// The runtime's part of the configuration.

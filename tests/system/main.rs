@@ -21,6 +21,8 @@ mod kubectl_process;
 #[cfg(test)]
 mod links;
 #[cfg(test)]
+mod machine;
+#[cfg(test)]
 mod manifests;
 #[cfg(test)]
 mod network;
