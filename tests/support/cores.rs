@@ -74,7 +74,7 @@ impl CloudCore {
         let (api, hub) = (free_tcp(), free_udp());
         let data = folder.join("cloud");
         let config = folder.join("cloudcore.toml");
-        let hosts: Vec<&str> = far.into_iter().chain([host]).collect();
+        let hosts = [far.unwrap_or(host)];
         let text = format!(
             "data = {data:?}\napi = \"{host}:{api}\"\nhub = \"{host}:{hub}\"\nhosts = {hosts:?}\nlog = \"debug\"\n"
         );
@@ -97,7 +97,9 @@ impl CloudCore {
         command.arg("--config").arg(&self.config).arg("serve");
         let mut process = Process::start(&mut command, &self.folder.with_extension("log"));
         process
-            .until("the API answers", async || self.edgectl().run("version", None).await.0 == 0)
+            .until("the API answers", async || {
+                self.edgectl().run("version", None).await.0 == 0
+            })
             .await;
         self.process = Some(process);
     }
@@ -132,10 +134,14 @@ impl CloudCore {
         let Some(far) = &self.far else {
             return written;
         };
-        // It names the address that comes first, which this host does not reach.
+        // It names an address that this host does not reach, and so does the server's certificate.
         let near = written.with_extension("near");
         if let Ok(text) = std::fs::read_to_string(&written) {
-            std::fs::write(&near, text.replace(far, &self.host)).expect("writing the kubeconfig");
+            let mut config: Value = serde_json::from_str(&text).expect("a kubeconfig of ours is JSON");
+            let cluster = &mut config["clusters"][0]["cluster"];
+            cluster["server"] = format!("https://{}:{}", self.host, self.api).into();
+            cluster["tls-server-name"] = far.as_str().into();
+            std::fs::write(&near, config.to_string()).expect("writing the kubeconfig");
         }
         near
     }

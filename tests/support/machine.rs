@@ -38,7 +38,8 @@ impl Board {
         if let Some(path) = std::env::var_os(variable) {
             return path.into();
         }
-        let target_dir = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository().join("target"), PathBuf::from);
+        let target_dir =
+            std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository().join("target"), PathBuf::from);
         let path = target_dir.join(target).join("release-small/edgecore");
         assert!(
             path.exists(),
@@ -63,11 +64,17 @@ pub struct Machine {
 impl Machine {
     /// Makes and starts one with a battery-less clock and these files, as (here, there), on its disk.
     pub fn start(board: Board, name: &str, files: &[(&Path, &str)]) -> Self {
-        let machine = Self {
-            name: format!("test-{}-{name}", std::process::id()),
-        };
+        let machine = Self { name: format!("test-{}-{name}", std::process::id()) };
         let mut command = vm();
-        command.args(["start", &machine.name, "--arch", board.arch(), "--clock", "1970", "--new"]);
+        command.args([
+            "start",
+            &machine.name,
+            "--arch",
+            board.arch(),
+            "--clock",
+            "1970",
+            "--new",
+        ]);
         machine.owned(&mut command);
         for (here, there) in files {
             command.arg("--file").arg(format!("{}={there}", here.display()));
@@ -132,7 +139,10 @@ impl Machine {
 
     /// All it printed on its console since it was made.
     pub fn console(&self) -> String {
-        let path = repository().join("target/vm/machines").join(&self.name).join("console.log");
+        let path = repository()
+            .join("target/vm/machines")
+            .join(&self.name)
+            .join("console.log");
         String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
     }
 }

@@ -41,7 +41,10 @@ fn build() -> anyhow::Result<PathBuf> {
     // with them most of the tree would be built anew, now for the test and now for the programs.
     for (name, _) in std::env::vars_os() {
         let of_package = ["CARGO_PKG_", "CARGO_MANIFEST_"];
-        if of_package.iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
+        if of_package
+            .iter()
+            .any(|prefix| name.to_string_lossy().starts_with(prefix))
+        {
             cargo.env_remove(name);
         }
     }

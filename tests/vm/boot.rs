@@ -18,12 +18,17 @@ async fn boots_joins_and_lives_without_a_link(board: Board) {
     site.machine.link(false);
     site.says("it has no link", |status| status["connected"] == false).await;
     if RUNTIME != "fake" {
-        site.machine.ok("kill -9 $(pgrep -f '# steady-1')");
+        let found = site.processes("# steady-1");
+        assert_eq!(found.len(), 1, "{found:?}");
+        site.machine.ok(&format!("kill -9 {}", found[0]));
         site.says("the killed container was restarted", |status| {
-            lines(status).iter().any(|line| line.name == "steady-1" && line.restarts == 1) && all_run(2)(&lines(status))
+            lines(status)
+                .iter()
+                .any(|line| line.name == "steady-1" && line.restarts == 1)
+                && all_run(2)(&lines(status))
         })
         .await;
-        assert_eq!(site.processes("# steady-1"), 1);
+        assert_eq!(site.processes("# steady-1").len(), 1);
     }
     site.run("steady-3", "Always", &format!("{FOREVER} # steady-3"));
 
@@ -39,9 +44,10 @@ async fn boots_joins_and_lives_without_a_link(board: Board) {
     site.machine.start_again(true);
     site.settles("three pods again", all_run(3)).await;
     assert!(!site.machine.console().contains("FSCK"), "{}", site.machine.console());
-    site.machine.ok("touch /run/no-edgecore; killall edgecore");
+    site.machine.ok("touch /run/no-edgecore; kill $(cat /run/edgecore.pid)");
     eventually("the edge core ends", async || {
-        (site.processes("^/usr/bin/edgecore .* run$") == 0).then_some(())
+        let lives = site.machine.exec("kill -0 $(cat /run/edgecore.pid)");
+        (!lives.status.success()).then_some(())
     })
     .await;
     site.store_is_whole(DATA);
@@ -50,9 +56,12 @@ async fn boots_joins_and_lives_without_a_link(board: Board) {
 
 /// What the edge core takes there, for the bench: written down, and judged by nobody here.
 fn figures(site: &Site, board: Board, pods: usize) {
-    let rollup = site.machine.ok("cat /proc/$(pgrep -f '^/usr/bin/edgecore .* run$')/smaps_rollup");
+    let rollup = site.machine.ok("cat /proc/$(cat /run/edgecore.pid)/smaps_rollup");
     let kib = |name: &str| {
-        let line = rollup.lines().find(|line| line.starts_with(name)).expect("the kernel says it");
+        let line = rollup
+            .lines()
+            .find(|line| line.starts_with(name))
+            .expect("the kernel says it");
         let number = line.split_whitespace().nth(1).expect("a line has a number");
         number.parse::<u64>().expect("it is one")
     };

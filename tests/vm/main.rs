@@ -4,5 +4,6 @@
 #![expect(clippy::unwrap_used, reason = "what supports a test fails by panicking, too")]
 
 mod boot;
+mod drive;
 mod power;
 mod site;

@@ -38,7 +38,10 @@ impl Site {
         );
         let site = Self { kubectl: cloud.kubectl(), cloud, machine, folder };
         site.machine.write(&site.cloud.token(NODE), "/run/token");
-        let joined = site.edgecore(&format!("join https://{HOST}:{} --token-file /run/token", site.cloud.api));
+        let joined = site.edgecore(&format!(
+            "join https://{HOST}:{} --token-file /run/token",
+            site.cloud.api
+        ));
         assert!(joined.contains(NODE), "{joined}");
         if RUNTIME != "fake" {
             let imported = site.edgecore(&format!("image import {ARCHIVE}"));
@@ -77,7 +80,10 @@ impl Site {
 
     /// Waits until the machine says of itself what is wanted.
     pub(crate) async fn says(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        eventually(&format!("the node says: {what}"), async || self.status().filter(&wanted)).await
+        eventually(&format!("the node says: {what}"), async || {
+            self.status().filter(&wanted)
+        })
+        .await
     }
 
     /// Waits until the node and the cloud have the same pods, nothing waits to be said, and all is as wanted.
@@ -91,10 +97,18 @@ impl Site {
         .await
     }
 
-    /// How many processes on the machine have this in their command line.
-    pub(crate) fn processes(&self, mark: &str) -> usize {
-        let found = self.machine.exec(&format!("pgrep -f '{mark}'"));
-        String::from_utf8_lossy(&found.stdout).lines().count()
+    /// The processes on the machine that have this in an argument.
+    pub(crate) fn processes(&self, mark: &str) -> Vec<u32> {
+        // The first letter in brackets: what looks for it is not to find itself.
+        let (first, rest) = mark.split_at(1);
+        let found = self
+            .machine
+            .exec(&format!("grep -ls '[{first}]{rest}' /proc/[0-9]*/cmdline"));
+        let paths = String::from_utf8_lossy(&found.stdout).into_owned();
+        paths
+            .lines()
+            .filter_map(|path| path.split('/').nth(2)?.parse().ok())
+            .collect()
     }
 
     /// A pod as the cloud has it.
@@ -119,7 +133,9 @@ spec:
 
     /// The node's pods as the cloud has them.
     fn shown(&self) -> Option<Vec<Line>> {
-        let list = self.kubectl.json(&["pods", "--field-selector", &format!("spec.nodeName={NODE}")])?;
+        let list = self
+            .kubectl
+            .json(&["pods", "--field-selector", &format!("spec.nodeName={NODE}")])?;
         let mut lines: Vec<_> = list["items"].as_array()?.iter().map(Line::of_cloud).collect();
         lines.sort();
         Some(lines)
@@ -164,9 +180,13 @@ fn integrity(database: &Path) -> String {
         .arg("PRAGMA integrity_check")
         .output()
         .unwrap();
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
-        .trim()
-        .to_owned()
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+    .trim()
+    .to_owned()
 }
 
 /// A pod as the node or the cloud shows it.
