@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from .packages import TARGET, Packages, initrd, unpack
@@ -24,14 +25,21 @@ uname uniq unshare uptime usleep vi wc wget which xargs xxd yes zcat""".split()
 FIXED = "e7d6e401-0000-4000-8000-000000000000"
 
 
+@dataclass
 class Image:
     """What a machine boots: a kernel, its memory disk, and a disk that is copied for each machine."""
 
-    def __init__(self, folder):
-        self.folder = folder
-        self.kernel = folder / "vmlinuz"
-        self.initrd = folder / "initrd"
-        self.disk = folder / "disk.img"
+    kernel: Path
+    initrd: Path
+    disk: Path
+
+
+def whole(arch, folder):
+    """What images/disk made."""
+    made = Image(folder / f"vmlinuz-{arch}", folder / f"initrd-{arch}", folder / f"edgehold-{arch}.img")
+    if not made.disk.exists():
+        sys.exit(f"there is no {made.disk}: images/disk makes it")
+    return made
 
 
 def minimal(arch, files=()):
@@ -45,7 +53,7 @@ def minimal(arch, files=()):
         _make(folder, arch, kernel, debs, files)
         _keep_few(f"minimal-{arch}-*")
     os.utime(folder)
-    return Image(folder)
+    return Image(folder / "vmlinuz", folder / "initrd", folder / "disk.img")
 
 
 def _key(arch, names, files):
