@@ -6,29 +6,40 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
-from .packages import TARGET, Packages, images_build, initrd, unpack
+from .packages import TARGET, Packages, initrd, unpack
 
 GUEST = Path(__file__).resolve().parent / "guest"
 DISK_BYTES = 2 << 30
 # Of each architecture that many images are kept: a change of a program makes a new one.
 KEPT = 2
-APPLETS = sorted({*images_build.APPLETS, *"""[ ash chgrp chroot clear cmp dd depmod dmesg expand fallocate fold fsfreeze halt hostname
-hwclock init insmod kill killall less ln logger losetup lsmod md5sum mknod mktemp modprobe more nproc pgrep pidof pivot_root
-poweroff reboot reset rmmod route setsid swapoff swapon sysctl unshare usleep watch xxd zcat""".split()})
+APPLETS = """[ ash awk base64 basename cat chgrp chmod chown chroot clear cmp cp cut date dd depmod df dirname dmesg du echo env
+expand expr fallocate false find fold free fsfreeze grep gunzip gzip halt head hostname hwclock id init insmod ip kill killall
+less ln logger losetup ls lsmod md5sum mkdir mkfifo mknod mktemp modprobe more mount mv nc netstat nproc nslookup od
+pidof ping pivot_root poweroff printf ps pwd readlink realpath reboot reset rm rmdir rmmod route sed seq setsid sh
+sha256sum sleep sort stat stty swapoff swapon switch_root sync sysctl tail tar tee test timeout top touch tr true tty umount
+uname uniq unshare uptime usleep vi wc wget which xargs xxd yes zcat""".split()
 # Of the image's files, and of its file system: the same content gives the same image.
 FIXED = "e7d6e401-0000-4000-8000-000000000000"
 
 
+@dataclass
 class Image:
     """What a machine boots: a kernel, its memory disk, and a disk that is copied for each machine."""
 
-    def __init__(self, folder):
-        self.folder = folder
-        self.kernel = folder / "vmlinuz"
-        self.initrd = folder / "initrd"
-        self.disk = folder / "disk.img"
+    kernel: Path
+    initrd: Path
+    disk: Path
+
+
+def whole(arch, folder):
+    """What images/disk made."""
+    made = Image(folder / f"vmlinuz-{arch}", folder / f"initrd-{arch}", folder / f"edgehold-{arch}.img")
+    if not made.disk.exists():
+        sys.exit(f"there is no {made.disk}: images/disk makes it")
+    return made
 
 
 def minimal(arch, files=()):
@@ -42,7 +53,7 @@ def minimal(arch, files=()):
         _make(folder, arch, kernel, debs, files)
         _keep_few(f"minimal-{arch}-*")
     os.utime(folder)
-    return Image(folder)
+    return Image(folder / "vmlinuz", folder / "initrd", folder / "disk.img")
 
 
 def _key(arch, names, files):

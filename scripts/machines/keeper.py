@@ -7,11 +7,13 @@ keeper, whatever ends that.
 import ctypes
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 from .disk import Disk, serve
@@ -19,6 +21,7 @@ from .disk import Disk, serve
 LINE_BYTES_MAX = 1 << 16
 READY_S = 180
 STOP_S = 60
+MONITOR_S = 20
 # How much later than its command's own limit an answer may be.
 ANSWER_S = 60
 PR_SET_PDEATHSIG = 1
@@ -94,14 +97,18 @@ class Agent:
 class Keeper:
     """One machine, in the current folder."""
 
-    def __init__(self, plan):
+    def __init__(self, plan, cable):
         self.plan = plan
         self.disk = Disk("disk.img")
         disk_listener = _listen("disk")
         self.agent = Agent()
         threading.Thread(target=serve, args=(self.disk, disk_listener), daemon=True).start()
-        self.emulator = subprocess.Popen(plan["emulator"], stdin=subprocess.DEVNULL, preexec_fn=_end_with_parent)
-        self.monitor = None
+        # It waits until its cable is as it should be: a machine that boots without a link must never have seen one.
+        self.emulator = subprocess.Popen([*plan["emulator"], "-S"], stdin=subprocess.DEVNULL, preexec_fn=_end_with_parent)
+        self.monitor = self._monitor()
+        self._ask("qmp_capabilities")
+        self._ask("set_link", name="net0", up=cable)
+        self._ask("cont")
         # Somebody sees to the end of the emulator.
         self.ending = threading.Event()
 
@@ -115,7 +122,7 @@ class Keeper:
             code, output, errors = self.agent.run(request["command"].encode(), given, request["seconds"])
             return {"code": code, "output": len(output)}, output + errors, False
         if what == "link":
-            self._monitor("set_link", name="net0", up=request["up"])
+            self._ask("set_link", name="net0", up=request["up"])
             return {}, b"", False
         if what == "cut":
             self.ending.set()
@@ -135,14 +142,21 @@ class Keeper:
             return {}, b"", True
         raise Refused(f"there is no request {what}")
 
-    def _monitor(self, execute, **arguments):
-        if self.monitor is None:
-            connection = socket.socket(socket.AF_UNIX)
-            connection.connect("monitor")
-            self.monitor = connection.makefile("rwb")
-            self.monitor.readline()
-            self._ask("qmp_capabilities")
-        self._ask(execute, **arguments)
+    def _monitor(self):
+        """The emulator's monitor, which is there soon after its start."""
+        end = time.monotonic() + MONITOR_S
+        connection = socket.socket(socket.AF_UNIX)
+        while True:
+            try:
+                connection.connect("monitor")
+                break
+            except OSError:
+                if self.emulator.poll() is not None or time.monotonic() > end:
+                    sys.exit("the emulator did not start")
+                time.sleep(0.02)
+        monitor = connection.makefile("rwb")
+        monitor.readline()
+        return monitor
 
     def _ask(self, execute, **arguments):
         self.monitor.write(json.dumps({"execute": execute, "arguments": arguments}).encode() + b"\n")
@@ -161,15 +175,20 @@ class Keeper:
             self.disk.flush()
 
 
-def keep(folder):
-    """Runs a machine until it is cut or stopped, or goes off by itself."""
+def keep(folder, owner, cable):
+    """Runs a machine until it is cut or stopped, goes off by itself, or has lost its owner, if it has one."""
+    if owner:
+        # Before anything is started: it may be gone already.
+        owner = os.pidfd_open(owner)
     os.chdir(folder)
     plan = json.loads(Path("plan.json").read_text())
     listener = _listen("control")
-    keeper = Keeper(plan)
+    keeper = Keeper(plan, cable)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
     threading.Thread(target=_watch, args=(keeper,), daemon=True).start()
+    if owner:
+        threading.Thread(target=_end_with, args=(owner, keeper), daemon=True).start()
     while True:
         connection, _ = listener.accept()
         threading.Thread(target=_converse, args=(keeper, connection), daemon=True).start()
@@ -182,6 +201,13 @@ def _watch(keeper):
     if not keeper.ending.is_set():
         keeper.settle()
         _end()
+
+
+def _end_with(owner, keeper):
+    """Ends the machine with a process."""
+    select.select([owner], [], [])
+    keeper.answer({"do": "cut", "seed": 0}, b"")
+    _end()
 
 
 def _converse(keeper, connection):
@@ -221,4 +247,4 @@ def _end_with_parent():
 
 
 if __name__ == "__main__":
-    keep(sys.argv[1])
+    keep(sys.argv[1], int(sys.argv[2]), sys.argv[3] == "in")

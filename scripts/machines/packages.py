@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 from fnmatch import fnmatch
 from pathlib import Path
@@ -28,6 +29,7 @@ LATER_MODULES = ["fs/overlayfs/*", "fs/fuse/fuse.ko", "fs/configfs/*", "drivers/
 
 def _images_build():
     """`images/build` as a module: it knows how to run an apt of its own."""
+    sys.path.append(str(ROOT / "images"))
     loader = importlib.machinery.SourceFileLoader("images_build", str(ROOT / "images" / "build"))
     spec = importlib.util.spec_from_loader(loader.name, loader)
     module = importlib.util.module_from_spec(spec)

@@ -47,6 +47,8 @@ pub struct CloudCore {
     pub folder: PathBuf,
     config: PathBuf,
     host: String,
+    /// Where nodes on other machines reach it, when that is not where this one does.
+    far: Option<String>,
     pub api: u16,
     process: Option<Process>,
 }
@@ -59,18 +61,29 @@ impl CloudCore {
 
     /// Starts it in a folder, on free ports of one of this host's addresses.
     pub async fn start_at(folder: &Path, host: &str) -> Self {
+        Self::start_for(folder, host, None).await
+    }
+
+    /// Starts it on the loopback address, for nodes that reach that one under another.
+    pub async fn start_behind(folder: &Path, far: &str) -> Self {
+        Self::start_for(folder, "127.0.0.1", Some(far)).await
+    }
+
+    async fn start_for(folder: &Path, host: &str, far: Option<&str>) -> Self {
         std::fs::create_dir_all(folder).expect("making the cloud's folder");
         let (api, hub) = (free_tcp(), free_udp());
         let data = folder.join("cloud");
         let config = folder.join("cloudcore.toml");
+        let hosts = [far.unwrap_or(host)];
         let text = format!(
-            "data = {data:?}\napi = \"{host}:{api}\"\nhub = \"{host}:{hub}\"\nhosts = [{host:?}]\nlog = \"debug\"\n"
+            "data = {data:?}\napi = \"{host}:{api}\"\nhub = \"{host}:{hub}\"\nhosts = {hosts:?}\nlog = \"debug\"\n"
         );
         std::fs::write(&config, text).expect("writing the cloud's configuration");
         let mut cloud = Self {
             folder: data,
             config,
             host: host.to_owned(),
+            far: far.map(str::to_owned),
             api,
             process: None,
         };
@@ -83,9 +96,10 @@ impl CloudCore {
         let mut command = Command::new(program("cloudcore"));
         command.arg("--config").arg(&self.config).arg("serve");
         let mut process = Process::start(&mut command, &self.folder.with_extension("log"));
-        let edgectl = self.edgectl();
         process
-            .until("the API answers", async || edgectl.run("version", None).await.0 == 0)
+            .until("the API answers", async || {
+                self.edgectl().run("version", None).await.0 == 0
+            })
             .await;
         self.process = Some(process);
     }
@@ -116,7 +130,20 @@ impl CloudCore {
 
     /// The kubeconfig of its admin.
     pub fn kubeconfig(&self) -> PathBuf {
-        self.folder.join(cloudcore::serve::KUBECONFIG)
+        let written = self.folder.join(cloudcore::serve::KUBECONFIG);
+        let Some(far) = &self.far else {
+            return written;
+        };
+        // It names an address that this host does not reach, and so does the server's certificate.
+        let near = written.with_extension("near");
+        if let Ok(text) = std::fs::read_to_string(&written) {
+            let mut config: Value = serde_json::from_str(&text).expect("a kubeconfig of ours is JSON");
+            let cluster = &mut config["clusters"][0]["cluster"];
+            cluster["server"] = format!("https://{}:{}", self.host, self.api).into();
+            cluster["tls-server-name"] = far.as_str().into();
+            std::fs::write(&near, config.to_string()).expect("writing the kubeconfig");
+        }
+        near
     }
 
     /// `edgectl`, typed beside its folder.

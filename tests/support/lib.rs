@@ -3,6 +3,7 @@
 pub mod api_server;
 pub mod cores;
 pub mod http;
+pub mod machine;
 pub mod network;
 pub mod processes;
 pub mod replay;

@@ -1,0 +1,178 @@
+//! Emulated machines (`scripts/vm`): a Raspberry-Pi-like one, and a small server, with kernels and disks of their own.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+use crate::processes::repository;
+
+/// The host's loopback address as a machine sees it.
+pub const HOST: &str = "10.0.2.2";
+
+/// What a machine is like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Board {
+    /// arm64, as a Raspberry Pi.
+    Arm64,
+    /// A small server in a cabinet.
+    Amd64,
+}
+
+impl Board {
+    /// As Debian calls it.
+    pub fn arch(self) -> &'static str {
+        match self {
+            Self::Arm64 => "arm64",
+            Self::Amd64 => "amd64",
+        }
+    }
+
+    /// The static `edgecore` for it, as it is shipped.
+    pub fn edgecore(self) -> PathBuf {
+        let (variable, target) = match self {
+            Self::Arm64 => ("EDGEHOLD_EDGECORE_ARM64", "aarch64-unknown-linux-musl"),
+            Self::Amd64 => ("EDGEHOLD_EDGECORE_AMD64", "x86_64-unknown-linux-musl"),
+        };
+        if let Some(path) = std::env::var_os(variable) {
+            return path.into();
+        }
+        let target_dir =
+            std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository().join("target"), PathBuf::from);
+        let path = target_dir.join(target).join("release-small/edgecore");
+        assert!(
+            path.exists(),
+            "there is no {}: scripts/cross {target} makes it, or set {variable}",
+            path.display()
+        );
+        path
+    }
+}
+
+/// Where the figures of an edge core on such a machine are left for the bench.
+pub fn figures(board: Board) -> PathBuf {
+    repository().join(format!("target/vm/figures-{}.json", board.arch()))
+}
+
+/// A machine; it goes, with its disk, when it is dropped.
+#[derive(Debug)]
+pub struct Machine {
+    name: String,
+}
+
+impl Machine {
+    /// Makes and starts one with a battery-less clock and these files, as (here, there), on its disk.
+    pub fn start(board: Board, name: &str, files: &[(&Path, &str)]) -> Self {
+        let machine = Self { name: format!("test-{}-{name}", std::process::id()) };
+        let mut command = vm();
+        command.args([
+            "start",
+            &machine.name,
+            "--arch",
+            board.arch(),
+            "--clock",
+            "1970",
+            "--new",
+        ]);
+        machine.owned(&mut command);
+        for (here, there) in files {
+            command.arg("--file").arg(format!("{}={there}", here.display()));
+        }
+        succeed(&mut command);
+        machine
+    }
+
+    /// Starts it on the disk it had, with its network cable plugged in or not.
+    pub fn start_again(&self, link: bool) {
+        let mut command = vm();
+        command.args(["start", &self.name, "--cable", if link { "in" } else { "out" }]);
+        self.owned(&mut command);
+        succeed(&mut command);
+    }
+
+    /// It must not outlive a test that is killed.
+    fn owned(&self, command: &mut Command) {
+        command.args(["--owner", &std::process::id().to_string()]);
+    }
+
+    /// Power fails. What was not flushed to its disk is lost, kept or torn, as the seed says; returns how much was.
+    pub fn cut(&self, seed: u64) -> Value {
+        let said = succeed(vm().args(["cut", &self.name, "--seed", &seed.to_string()]));
+        serde_json::from_str(&said).expect("a cut says what was lost")
+    }
+
+    /// Shuts it down in good order.
+    pub fn stop(&self) {
+        succeed(vm().args(["stop", &self.name]));
+    }
+
+    /// Plugs its network cable in, or pulls it.
+    pub fn link(&self, up: bool) {
+        succeed(vm().args(["link", &self.name, if up { "on" } else { "off" }]));
+    }
+
+    /// Runs a shell command as root.
+    pub fn exec(&self, command: &str) -> Output {
+        vm().args(["exec", &self.name, "--", command])
+            .output()
+            .expect("scripts/vm starts")
+    }
+
+    /// What is printed by a shell command that has to succeed.
+    pub fn ok(&self, command: &str) -> String {
+        succeed(vm().args(["exec", &self.name, "--", command]))
+    }
+
+    /// Puts a text into a file.
+    pub fn write(&self, text: &str, there: &str) {
+        let here = std::env::temp_dir().join(&self.name);
+        std::fs::write(&here, text).expect("writing a file");
+        succeed(vm().args(["put".as_ref(), self.name.as_ref(), here.as_os_str(), OsStr::new(there)]));
+        std::fs::remove_file(&here).expect("removing a file");
+    }
+
+    /// Fetches a file.
+    pub fn fetch(&self, there: &str, here: &Path) {
+        succeed(vm().args(["get".as_ref(), self.name.as_ref(), OsStr::new(there), here.as_os_str()]));
+    }
+
+    /// All it printed on its console since it was made.
+    pub fn console(&self) -> String {
+        let path = repository()
+            .join("target/vm/machines")
+            .join(&self.name)
+            .join("console.log");
+        String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
+    }
+}
+
+impl Drop for Machine {
+    /// What a failed test leaves is kept: its disk, its console.
+    fn drop(&mut self) {
+        let verb = if std::thread::panicking() { "cut" } else { "remove" };
+        if std::thread::panicking() {
+            eprintln!("what there was is kept in target/vm/machines/{}", self.name);
+        }
+        // It may be off already.
+        let _ = vm().args([verb, &self.name]).output();
+    }
+}
+
+fn vm() -> Command {
+    let mut command = Command::new(repository().join("scripts/vm"));
+    command.stdin(Stdio::null());
+    command
+}
+
+#[track_caller]
+fn succeed(command: &mut Command) -> String {
+    let output = command.output().expect("scripts/vm starts");
+    assert!(
+        output.status.success(),
+        "{command:?}: {}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
