@@ -14,10 +14,14 @@ class Limit:
     what: str
     unit: str
     most: float
+    # How long it may fill up; a run with a shorter warm-up does not judge it.
+    fills_s: float = 0
 
 
 # By how the name of a series begins; the first that fits counts.
 LIMITS = [
+    # Events are kept for an hour, the history of every object for five minutes.
+    ("memory of the cloud", Limit("memory", "KiB", 2048, fills_s=3900)),
     ("memory", Limit("memory", "KiB", 256)),
     ("descriptors", Limit("descriptors", "", 2)),
     ("threads", Limit("threads", "", 0.9)),
@@ -45,11 +49,12 @@ def growth(values):
     return slope(rest) * (len(rest) - 1)
 
 
-def leaks(samples):
-    """What grew, of samples that are all of the same series: pairs of a name and how much. A series that a sample lacks
-    was at nothing then."""
+def leaks(samples, seconds=float("inf")):
+    """What grew, of samples of so many seconds: pairs of a name and how much. A series that a sample lacks was at nothing
+    then."""
     if len(samples) < SAMPLES_MIN:
         raise RuntimeError(f"{len(samples)} samples are too few to judge by: it takes {SAMPLES_MIN}; run for longer")
     names = sorted({name for sample in samples for name in sample})
     grown = {name: growth([sample.get(name, 0) for sample in samples]) for name in names}
-    return [(name, grown[name]) for name in names if grown[name] > limit(name).most]
+    judged = [name for name in names if seconds * WARM_UP >= limit(name).fills_s]
+    return [(name, grown[name]) for name in judged if grown[name] > limit(name).most]

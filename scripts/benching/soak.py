@@ -62,12 +62,12 @@ class Soak:
                                   "failureThreshold": 1}
         self.kube.create(DEPLOYMENTS, body)
         self.settled(PODS)
-        samples, end = [], time.monotonic() + seconds
-        while time.monotonic() < end or len(samples) < flat.SAMPLES_MIN:
+        samples, since = [], time.monotonic()
+        while time.monotonic() < since + seconds or len(samples) < flat.SAMPLES_MIN:
             self.round()
             samples.append(self.sample())
             print(f"    round {self.rounds}", flush=True)
-        return self.verdict(samples, seconds)
+        return self.verdict(samples, time.monotonic() - since)
 
     def round(self):
         """Everything that changes in a site's life, and back."""
@@ -149,7 +149,7 @@ class Soak:
             connection.close()
 
     def verdict(self, samples, seconds):
-        grown = flat.leaks(samples)
+        grown = flat.leaks(samples, seconds)
         for name, amount in grown:
             limit = flat.limit(name)
             print(f"    LEAK: {name}: grew by {number(amount)} {limit.unit}".rstrip() +

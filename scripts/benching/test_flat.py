@@ -50,6 +50,13 @@ class Flat(unittest.TestCase):
             sample[SOCKETS] = turn
         self.assertEqual(self.leaking(found), [SOCKETS])
 
+    def test_what_fills_for_long_is_judged_by_long_runs(self):
+        cloud = "memory of the cloud core: heap"
+        found = [{cloud: 5000 + 1000 * turn} for turn in range(30)]
+        long_s = flat.limit(cloud).fills_s / flat.WARM_UP
+        self.assertEqual(flat.leaks(found, long_s - 1), [])
+        self.assertEqual([name for name, _ in flat.leaks(found, long_s + 1)], [cloud])
+
     def test_too_few_samples_are_no_verdict(self):
         with self.assertRaises(RuntimeError):
             flat.leaks(samples(flat.SAMPLES_MIN - 1, heap=lambda _: 700))
