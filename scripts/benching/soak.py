@@ -75,14 +75,14 @@ class Soak:
         self.kube.scale("soak", PODS_MORE)
         self.settled(PODS_MORE)
         self.kube.merge(f"{CONFIG_MAPS}/settings", {"data": {"turn": str(self.rounds)}})
-        pods = sorted(self.pods.objects)
-        first = contained(pods[0])[0]
+        pod = min(pod["metadata"]["uid"] for pod in of_app(self.pods.objects, "soak"))
+        first = contained(pod)[0]
         until("the file has the new value",
               lambda: read(f"/proc/{first}/root/settings/turn") == str(self.rounds))
         ready = Path(f"/proc/{first}/root/tmp/ready")
         for there in (False, True):
             ready.touch() if there else ready.unlink()
-            self.pods.wait("the flip is known", lambda objects, there=there: is_ready(objects[pods[0]]) == there)
+            self.pods.wait("the flip is known", lambda objects, there=there: is_ready(objects[pod]) == there)
         if self.rounds % CUT_EVERY == 0:
             self.link.cut()
             until("the node knows that it is cut off", lambda: not self.edge.connected())
