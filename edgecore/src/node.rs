@@ -27,6 +27,7 @@ use crate::desk::StoreDesk;
 use crate::identity::architecture;
 use crate::link::session::{LinkStatus, Reporter};
 use crate::network;
+use crate::pages;
 use crate::pods::{Clock as _, Pods};
 use crate::runtime::{Runtime, Version};
 use crate::store::NodeStore;
@@ -38,8 +39,8 @@ const PODS_MAX: i64 = 110;
 /// says nothing.
 const LOOK: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// Looks of which one asks the store and the runtime again as well. Both tell when something changes there, so the looks
-/// between leave their threads and processes asleep.
+/// Looks of which one asks the store and the runtime again as well, and gives back the pages that nobody used since. Both
+/// tell when something changes there, so the looks between leave their threads and processes asleep.
 const LOOKS_WHOLE: u32 = 10;
 
 /// Reports about the node.
@@ -89,9 +90,11 @@ impl<R: Runtime> Reporting<R> {
         let mut link = self.link.clone();
         let mut network = self.network.clone();
         let clock = self.clock.clone();
+        // Looks for which there was no reason but the time.
+        let mut idle = 0_u32;
         let mut whole = true;
-        for count in 0_u32.. {
-            if whole || count.is_multiple_of(LOOKS_WHOLE) {
+        loop {
+            if whole {
                 looks.said = None;
                 looks.version = None;
             }
@@ -103,10 +106,16 @@ impl<R: Runtime> Reporting<R> {
                 changed = lost.changed() => if changed.is_err() { stop.cancelled().await },
                 changed = network.changed() => if changed.is_err() { stop.cancelled().await },
                 changed = told(&mut link) => if changed.is_err() { stop.cancelled().await },
-                () = clock.sleep_until(Some(mono() + LOOK)) => whole = false,
+                () = clock.sleep_until(Some(mono() + LOOK)) => {
+                    idle = (idle + 1) % LOOKS_WHOLE;
+                    whole = idle == 0;
+                    // The first time a minute after the start, of which most is over for good then.
+                    if idle == 1 && let Err(error) = pages::give_back() {
+                        tracing::debug!(%error, "keeping the program's pages");
+                    }
+                }
             }
         }
-        Ok(())
     }
 
     /// Looks at the machine, and says what is new.

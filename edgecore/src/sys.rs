@@ -6,6 +6,7 @@
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -22,6 +23,14 @@ pub(crate) fn inherited(fd: RawFd) -> io::Result<File> {
     check(unsafe { libc::fcntl(fd, libc::F_GETFD) })?;
     // SAFETY: it is open, and nothing else in this process knows of it.
     Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+/// Unmaps the pages of a mapping of a file to which nothing was ever written: the next use maps them again.
+pub(crate) fn forget_clean_pages(at: Range<usize>) -> io::Result<()> {
+    // SAFETY: the pages of a private mapping that were never written to are the file's, before and afterwards; no byte
+    // that anybody reads changes.
+    check(unsafe { libc::madvise(at.start as *mut libc::c_void, at.len(), libc::MADV_DONTNEED) })?;
+    Ok(())
 }
 
 /// A descriptor that tasks can wait for.

@@ -10,6 +10,8 @@ HOUR_S = 3600
 MONTH_S = 30 * 24 * HOUR_S
 MEASURED_COLUMN = 3
 STAMP = "Last run: "
+# Around a table that is written whole.
+BLOCK = "<!-- {} -->", "<!-- end -->"
 
 
 class Figures:
@@ -17,6 +19,7 @@ class Figures:
 
     def __init__(self):
         self.rows = {}
+        self.tables = {}
 
     def add(self, row, text, *budgets):
         """`budgets` are pairs of a value and its limit, in one unit each."""
@@ -27,17 +30,29 @@ class Figures:
         self.rows[row] = text
         print(f"    {row}: {text}", flush=True)
 
-    def record(self, page, about):
+    def table(self, name, head, rows):
+        """A table that is written whole where the page has its name."""
+        self.tables[name] = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
+        print("\n".join([f"    {name}", *(f"        {' | '.join(cells)}" for cells in rows)]), flush=True)
+
+    def record(self, page, about, stamp=STAMP):
         """Writes the figures into the page's tables, and what they are of. Every figure must have its row."""
         left = dict(self.rows)
         lines = []
-        for line in page.read_text().splitlines():
+        text = page.read_text()
+        for name, table in self.tables.items():
+            begin, end = BLOCK[0].format(name), BLOCK[1]
+            if begin not in text:
+                raise RuntimeError(f"{page} has no place for the table {name}: it needs the lines {begin} and {end}")
+            before, rest = text.split(begin, 1)
+            text = "\n".join([before + begin, *table, end + rest.split(end, 1)[1]])
+        for line in text.splitlines():
             cells = line.split("|")
             name = cells[1].strip() if len(cells) > MEASURED_COLUMN + 1 else None
             if name in left:
                 cells[MEASURED_COLUMN] = f" {left.pop(name)} "
                 line = "|".join(cells)
-            lines.append(STAMP + about if line.startswith(STAMP) else line)
+            lines.append(stamp + about if line.startswith(stamp) else line)
         page.write_text("\n".join(lines) + "\n")
         if left:
             raise RuntimeError(f"{page} has no row for: {', '.join(left)}")

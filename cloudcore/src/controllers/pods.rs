@@ -168,9 +168,10 @@ struct Failing {
 impl Failures {
     /// How long the next pod of a place has to wait: not after the first failure, then 10 s, doubled up to 5 minutes.
     ///
-    /// The first that is seen is never counted: after a restart it may be an old one.
+    /// The first that is seen is never counted: after a restart it may be an old one. Nor is one that was told to end:
+    /// how a program takes that says nothing about the next.
     pub fn wait<'a>(&mut self, place: (Key, String), members: impl Iterator<Item = &'a Member>, now: Now) -> Duration {
-        let failed = members.filter(|member| phase(&member.pod.value) == "Failed");
+        let failed = members.filter(|member| phase(&member.pod.value) == "Failed" && !member.is_deleting());
         let failed: BTreeSet<_> = failed.map(|member| member.pod.uid).collect();
         let known =
             self.places

@@ -406,6 +406,30 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_that_fails_because_it_was_told_to_end_is_replaced_at_once() {
+        let (mut model, mut sets) = (Model::default(), ReplicaSets::default());
+        model.node("a", true);
+        let key = set(&mut model, 1);
+        settle(&mut model, &mut sets, &key);
+        for _ in 0..8 {
+            let pod = names(&model.pods("shop")).remove(0);
+            model.bind("shop", &pod, "a");
+            model.report("shop", &pod, "Running", true);
+            model.delete("shop", &pod);
+            // Its program does not know the signal and is killed.
+            model.report("shop", &pod, "Failed", false);
+            let plan = run(&mut model, &mut sets, &key);
+            assert_eq!(plan.outcome, Outcome::Done);
+            settle(&mut model, &mut sets, &key);
+            model.finish_deletions();
+            settle(&mut model, &mut sets, &key);
+            let pods = model.pods("shop");
+            assert_eq!(pods.len(), 1);
+            assert_ne!(pods[0].key.name, pod);
+        }
+    }
+
+    #[test]
     fn finished_pods_are_kept_up_to_their_limit() {
         let (mut model, mut sets) = (Model::default(), ReplicaSets::default());
         model.node("a", true);
