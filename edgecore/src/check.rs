@@ -11,10 +11,11 @@ use daemon::trust::built_ms;
 use proto::time::Wall;
 
 use crate::clock::NodeClock;
-use crate::config::Config;
+use crate::config::{Config, RuntimeName};
 use crate::identity::Identity;
 use crate::link::quic::{DialError, Dialler};
 use crate::node::disk_shortage;
+use crate::runtime::choice::{self, Kind};
 use crate::runtime::containerd::Containerd;
 use crate::runtime::{Runtime as _, explain};
 use crate::status;
@@ -79,9 +80,8 @@ pub async fn check(config: &Config, unknown: &[String]) -> Vec<Line> {
     lines.push(folder("run", &config.run));
     lines.push(room(&config.data, &config.logs));
     let identity = Identity::load(&config.data);
-    if config.runtime == "containerd" {
-        lines.push(runtime(config).await);
-        lines.push(program("runc", "apt-get install runc"));
+    if config.runtime != RuntimeName::Fake {
+        lines.extend(runtimes(config).await);
         lines.push(overlay(&read("/proc/filesystems")));
         lines.push(cgroups(
             &read("/proc/cgroups"),
@@ -191,6 +191,15 @@ fn no_link(address: &str, error: &DialError, fix: &str) -> Line {
         );
     }
     Line::note("cloud", format!("no link to UDP {address} ({}): {fix}", explain(error)))
+}
+
+/// The runtime that an edge core started now would have.
+async fn runtimes(config: &Config) -> Vec<Line> {
+    match choice::kind(config).await {
+        Ok(Kind::Containerd) => vec![runtime(config).await, program("runc", "apt-get install runc")],
+        Ok(Kind::Embedded) => vec![Line::good("runtime", "embedded: needs no daemon")],
+        Err(error) => vec![Line::missing("runtime", explain(&error))],
+    }
 }
 
 async fn runtime(config: &Config) -> Line {

@@ -21,14 +21,27 @@ pub struct Config {
     pub logs: PathBuf,
     /// For what does not survive a reboot.
     pub run: PathBuf,
-    /// `containerd`, or `fake`, which runs nothing and says it does: for tests.
-    pub runtime: String,
+    pub runtime: RuntimeName,
     pub pods: Pods,
     pub images: Images,
     pub containerd: Containerd,
     pub link: Link,
     /// `error`, `warn`, `info`, `debug` or `trace`.
     pub log: Level,
+}
+
+/// What runs containers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RuntimeName {
+    /// containerd where it answers, else our own; decided once.
+    #[default]
+    Auto,
+    Containerd,
+    /// Our own: no daemon.
+    Embedded,
+    /// Runs nothing and says it does: for tests.
+    Fake,
 }
 
 /// What pods get on this node, whatever runs them.
@@ -77,7 +90,7 @@ impl Default for Config {
             data: "/var/lib/edgehold/edge".into(),
             logs: "/var/log/edgehold/pods".into(),
             run: "/run/edgehold".into(),
-            runtime: "containerd".to_owned(),
+            runtime: RuntimeName::default(),
             pods: Pods::default(),
             images: Images::default(),
             containerd: Containerd::default(),
@@ -122,9 +135,6 @@ impl Configuration for Config {
     }
 
     fn check(&self) -> Result<(), String> {
-        if !["containerd", "fake"].contains(&self.runtime.as_str()) {
-            return Err(format!("runtime: {:?} is neither containerd nor fake", self.runtime));
-        }
         let (beat, max) = (self.link.beat_s, KEEP_ALIVE_MAX.as_secs());
         if u64::from(beat) > max {
             return Err(format!("link.beat_s: {beat} is more than {max}"));
@@ -173,7 +183,7 @@ mod tests {
         check("log = \"loud\"", "`loud`, expected one of `error`");
         check(
             "runtime = \"docker\"",
-            "runtime: \"docker\" is neither containerd nor fake",
+            "`docker`, expected one of `auto`, `containerd`, `embedded`, `fake`",
         );
         check("data = 1", "line 1 (data = 1): ");
         assert!(parse::<Config>("[link]\nbeat_s = 300").is_ok());

@@ -14,9 +14,7 @@ use edgecore::check::{self, State};
 use edgecore::clock::NodeClock;
 use edgecore::config::Config;
 use edgecore::identity::{Wish, join};
-use edgecore::images::store::unpack;
-use edgecore::runtime::containerd::Containerd;
-use edgecore::runtime::{Runtime as _, log_shim};
+use edgecore::runtime::{self, Runtime as _, choice};
 use edgecore::{run, status};
 use proto::admin::label;
 use proto::enrol::JoinToken;
@@ -74,12 +72,8 @@ enum Image {
 }
 
 fn main() -> ExitCode {
-    let mut words = std::env::args_os().skip(1);
-    // Processes of their own: small, and before anything else of this program.
-    match words.next() {
-        Some(word) if word == log_shim::WORD => return log_shim::main(words),
-        Some(word) if word == unpack::WORD => return unpack::main(words),
-        Some(_) | None => {}
+    if let Some(ended) = runtime::child() {
+        return ended;
     }
     let args: Args = match command_line::parse() {
         Ok(args) => args,
@@ -89,12 +83,12 @@ fn main() -> ExitCode {
         Ok(loaded) => loaded,
         Err(error) => return command_line::failed(NAME, &error.into(), CONFIG),
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    let reactor = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS_MAX)
         .build()
         .context("starting the runtime");
-    let ended = runtime.and_then(|runtime| runtime.block_on(carry_out(args.command, loaded)));
+    let ended = reactor.and_then(|reactor| reactor.block_on(carry_out(args.command, loaded)));
     ended.unwrap_or_else(|error| command_line::failed(NAME, &error, 1))
 }
 
@@ -135,8 +129,10 @@ async fn carry_out(command: Command, loaded: Loaded<Config>) -> anyhow::Result<E
             }
         }
         Command::Image(Image::Import { archive }) => {
-            let containerd = Containerd::new(run::containerd_config(&loaded.config), Arc::new(daemon::clock::wall))?;
-            for name in containerd.import(&archive).await? {
+            files::private_folder(&loaded.config.data)
+                .with_context(|| format!("making the data folder {}", loaded.config.data.display()))?;
+            let runtime = choice::runtime(&loaded.config, Arc::new(daemon::clock::wall)).await?;
+            for name in runtime.import(&archive).await? {
                 println!("{name}");
             }
         }

@@ -23,9 +23,7 @@ use crate::desk::StoreDesk;
 use crate::link::session::{LinkStatus, Reporter, Session};
 use crate::node::Reporting;
 use crate::pods::{self, Clock as _, Folders};
-use crate::runtime::containerd::{self, Containerd};
-use crate::runtime::fake::Fake;
-use crate::runtime::{CniConfig, Runtime};
+use crate::runtime::{CniConfig, Runtime as _, choice, containerd, embedded};
 use crate::store::NodeStore;
 use crate::{network, status, tunnels};
 
@@ -47,32 +45,14 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
 }
 
 async fn run_with(config: Config, clock: NodeClock, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
-    if config.runtime == "fake" {
-        return run_on(config, Arc::new(Fake::new()), clock, shutdown).await;
-    }
-    let judge = clock.clone();
-    let runtime = Containerd::new(containerd_config(&config), Arc::new(move || judge.wall()));
-    run_on(
-        config,
-        Arc::new(runtime.context("setting up containerd")?),
-        clock,
-        shutdown,
-    )
-    .await
-}
-
-async fn run_on<R: Runtime>(
-    config: Config,
-    runtime: Arc<R>,
-    clock: NodeClock,
-    shutdown: impl Future<Output = ()>,
-) -> anyhow::Result<()> {
     let mut shutdown = pin!(shutdown);
     let service = Service::from_environment();
     let Some((_lock, store, recovered)) = opened(&config, &service, shutdown.as_mut()).await? else {
         return Ok(());
     };
     clock.raise_floor(store.floor_ms());
+    let judge = clock.clone();
+    let runtime = Arc::new(choice::runtime(&config, Arc::new(move || judge.wall())).await?);
     let (reporter, said) = Reporter::new();
     let desk = Arc::new(StoreDesk::new(store.clone(), reporter.clone()));
     let folders = Folders { pods: config.data.join("pods"), logs: config.logs.clone() };
@@ -88,6 +68,7 @@ async fn run_on<R: Runtime>(
     let (conditions_sender, conditions) = watch::channel(Vec::new());
     let (connections, connected) = mpsc::channel(tunnels::CONNECTIONS_MAX);
 
+    let runtime_name = runtime.name();
     let mut supervisor = Supervisor::default();
     supervisor.spawn("pods", |stop| runner.run(stop));
     let (folder, of, link_status) = (config.data.clone(), store.clone(), link.clone());
@@ -128,7 +109,7 @@ async fn run_on<R: Runtime>(
         "service",
         |stop| async move { service.run(|| store.answers(), stop).await },
     );
-    tracing::info!(data = %config.data.display(), runtime = config.runtime, "edge core is up");
+    tracing::info!(data = %config.data.display(), runtime = runtime_name, "edge core is up");
     supervisor.run(shutdown, GRACE).await
 }
 
@@ -195,6 +176,18 @@ pub fn containerd_config(config: &Config) -> containerd::Config {
         cni: cni_config(config),
         registry_ca: config.images.registry_ca.clone(),
         ..containerd::Config::default()
+    }
+}
+
+/// The same for the runtime of our own.
+pub fn embedded_config(config: &Config) -> embedded::Config {
+    embedded::Config {
+        data_dir: config.data.join("embedded"),
+        run_dir: config.run.clone(),
+        cgroup_parent: config.pods.cgroup.clone(),
+        cni: cni_config(config),
+        registry_ca: config.images.registry_ca.clone(),
+        ..embedded::Config::default()
     }
 }
 

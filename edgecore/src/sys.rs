@@ -55,6 +55,34 @@ pub(crate) fn ignore_stop_signals() {
     }
 }
 
+/// Lets every signal happen again: what a process keeps from happening is kept from what it starts as well.
+pub(crate) fn no_signal_waits() -> io::Result<()> {
+    let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: `sigemptyset` makes `set` a valid set, and it outlives both calls.
+    check(unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigprocmask(libc::SIG_SETMASK, set.as_ptr(), std::ptr::null_mut())
+    })
+    .map(drop)
+}
+
+/// Keeps the signals that would end this process, and the one that says that a child ended, from happening: they are read
+/// from what is returned. What this process starts must call [`no_signal_waits`].
+pub(crate) fn signals() -> io::Result<OwnedFd> {
+    let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: `sigemptyset` makes `set` a valid set, the others only add to it, and it outlives all calls.
+    let fd = unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for signal in [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            libc::sigaddset(set.as_mut_ptr(), signal);
+        }
+        check(libc::sigprocmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()))?;
+        check(libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))?
+    };
+    // SAFETY: it was made above and is known to nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 pub(crate) fn make_fifo(path: &Path) -> io::Result<()> {
     let path = c_path(path)?;
     // SAFETY: `path` is a C string that outlives the call.
@@ -186,6 +214,25 @@ pub(crate) fn load_filter(program: &[Instruction], flags: u32) -> io::Result<()>
     } else {
         Err(io::Error::last_os_error())
     }
+}
+
+/// Makes a folder below `root`, with those above it, where there is none; links are resolved as [`open_below`] does.
+pub(crate) fn make_folder_below(root: &File, path: &Path) -> io::Result<()> {
+    let mut parent = root.try_clone()?;
+    let mut known = std::path::PathBuf::new();
+    for part in path.components().filter(|part| *part != std::path::Component::RootDir) {
+        known.push(part);
+        let name = c_path(&known)?;
+        let folder = match open_below(root, &name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                rustix::fs::mkdirat(&parent, part.as_os_str(), rustix::fs::Mode::from_raw_mode(0o755))?;
+                open_below(root, &name)?
+            }
+            folder => folder?,
+        };
+        parent = folder;
+    }
+    Ok(())
 }
 
 fn c_path(path: &Path) -> io::Result<CString> {

@@ -1,4 +1,4 @@
-//! A containerd of one's own and what tests ask of it.
+//! A container runtime of one's own, by containerd or by the edge core itself, and what tests ask of it.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use edgecore::images::Clock;
+use edgecore::runtime::chosen::Chosen;
 use edgecore::runtime::containerd::{Config, Containerd};
+use edgecore::runtime::embedded::{self, Embedded};
 use edgecore::runtime::{CniConfig, Container, Event, Labels, Limits, Runtime as _, Sandbox, Security, Seen, State};
 use proto::object::Uid;
 use proto::time::Wall;
@@ -26,17 +28,66 @@ pub(crate) fn clock() -> Clock {
 
 pub(crate) struct Node {
     pub(crate) folder: PathBuf,
-    pub(crate) runtime: Containerd,
+    pub(crate) runtime: Chosen,
     pub(crate) config: Config,
     /// Small file systems below the folder, which go with it.
     smalls: Vec<PathBuf>,
-    daemon: Child,
+    /// None with the embedded runtime.
+    daemon: Option<Child>,
+}
+
+/// Runs tests on both runtimes.
+macro_rules! on_both {
+    ($($test:ident),* $(,)?) => {
+        mod containerd {
+            $(#[tokio::test] async fn $test() { super::$test($crate::node::On::Containerd).await; })*
+        }
+        mod embedded {
+            $(#[tokio::test] async fn $test() { super::$test($crate::node::On::Embedded).await; })*
+        }
+    };
+}
+pub(crate) use on_both;
+
+/// Which runtime a test is run on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum On {
+    Containerd,
+    Embedded,
 }
 
 impl Node {
     /// A daemon with nothing in it.
     pub(crate) async fn empty(name: &str) -> Self {
         Self::on(name, Vec::new()).await
+    }
+
+    /// A runtime of either kind with the image [`WEB`].
+    pub(crate) async fn of(on: On, name: &str) -> Self {
+        Self::empty_of(on, name).await.with_image().await
+    }
+
+    /// A runtime of either kind with nothing in it.
+    pub(crate) async fn empty_of(on: On, name: &str) -> Self {
+        match on {
+            On::Containerd => Self::on(name, Vec::new()).await,
+            On::Embedded => Self::without_daemon(&format!("e-{name}")),
+        }
+    }
+
+    fn without_daemon(name: &str) -> Self {
+        let folder = PathBuf::from(format!("/tmp/eh-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(folder.join("cni")).unwrap();
+        let config = config(&folder);
+        Self {
+            runtime: Chosen::Embedded(Box::new(
+                Embedded::new(own(&config), Arc::new(daemon::clock::wall)).unwrap(),
+            )),
+            folder,
+            config,
+            smalls: Vec::new(),
+            daemon: None,
+        }
     }
 
     /// A daemon with nothing in it on small file systems: their names in the node's folder, and the options of tmpfs.
@@ -47,18 +98,10 @@ impl Node {
             .map(|(name, options)| small(&folder.join(name), options));
         let smalls = smalls.collect();
         std::fs::create_dir_all(folder.join("cni")).unwrap();
-        let config = Config {
-            socket: folder.join("c.sock"),
-            run_dir: folder.join("run"),
-            state_dir: folder.join("state"),
-            log_program: env!("CARGO_BIN_EXE_edgehold-log-shim").into(),
-            cgroup_parent: format!("/edgehold-test-{}", std::process::id()),
-            cni: CniConfig { conf_dir: folder.join("cni"), ..CniConfig::default() },
-            ..Config::default()
-        };
-        let daemon = start_daemon(&folder);
+        let config = config(&folder);
+        let daemon = Some(start_daemon(&folder));
         let node = Self {
-            runtime: Containerd::new(config.clone(), clock()).unwrap(),
+            runtime: Chosen::Containerd(Box::new(Containerd::new(config.clone(), clock()).unwrap())),
             folder,
             config,
             smalls,
@@ -86,12 +129,18 @@ impl Node {
 
     /// Ends the daemon as a crash would; containers run on.
     pub(crate) fn kill_daemon(&mut self) {
-        self.daemon.kill().unwrap();
-        self.daemon.wait().unwrap();
+        if let Some(mut daemon) = self.daemon.take() {
+            daemon.kill().unwrap();
+            daemon.wait().unwrap();
+        }
     }
 
     pub(crate) fn start_daemon(&mut self) {
-        self.daemon = start_daemon(&self.folder);
+        self.daemon = Some(start_daemon(&self.folder));
+    }
+
+    pub(crate) fn is_embedded(&self) -> bool {
+        matches!(self.runtime, Chosen::Embedded(_))
     }
 
     /// What power off leaves: nothing that ran, nothing of what does not survive a reboot. The daemon must be dead.
@@ -112,7 +161,13 @@ impl Node {
 
     /// Another edge core takes over.
     pub(crate) fn replace_client(&mut self) {
-        self.runtime = Containerd::new(self.config.clone(), clock()).unwrap();
+        self.runtime = if self.is_embedded() {
+            Chosen::Embedded(Box::new(
+                Embedded::new(own(&self.config), Arc::new(daemon::clock::wall)).unwrap(),
+            ))
+        } else {
+            Chosen::Containerd(Box::new(Containerd::new(self.config.clone(), clock()).unwrap()))
+        };
     }
 
     /// Writes the configuration of an edge core on this daemon, and returns its path.
@@ -238,7 +293,8 @@ impl Node {
             let line = std::fs::read_to_string(entry.path().join("cmdline"))
                 .unwrap_or_default()
                 .replace('\0', " ");
-            if line.contains(mark) && pid != self.daemon.id() && pid != std::process::id() {
+            let daemon = self.daemon.as_ref().map(Child::id);
+            if line.contains(mark) && Some(pid) != daemon && pid != std::process::id() {
                 found.insert(pid, line);
             }
         }
@@ -249,7 +305,7 @@ impl Node {
         let shims = self
             .processes()
             .into_iter()
-            .filter(|(_, line)| line.contains("containerd-shim-runc-v2"));
+            .filter(|(_, line)| line.contains("containerd-shim-runc-v2") || line.contains(" pod-shim "));
         shims.map(|(pid, _)| pid).collect()
     }
 
@@ -309,15 +365,17 @@ impl Node {
         for pod in pods {
             self.runtime.release(*pod).await.unwrap();
         }
-        for what in ["containers", "tasks", "leases"] {
-            assert_eq!(self.ctr(&[what, "ls", "-q"]), Vec::<String>::new(), "{what}");
+        if !self.is_embedded() {
+            for what in ["containers", "tasks", "leases"] {
+                assert_eq!(self.ctr(&[what, "ls", "-q"]), Vec::<String>::new(), "{what}");
+            }
+            let active: Vec<_> = self
+                .ctr(&["snapshots", "ls"])
+                .into_iter()
+                .filter(|line| !line.contains("Committed"))
+                .collect();
+            assert_eq!(active.len(), 1, "the heading, and: {active:?}");
         }
-        let active: Vec<_> = self
-            .ctr(&["snapshots", "ls"])
-            .into_iter()
-            .filter(|line| !line.contains("Committed"))
-            .collect();
-        assert_eq!(active.len(), 1, "the heading, and: {active:?}");
         eventually("all processes end", async || self.processes().is_empty().then_some(())).await;
         let mut mounts = self.mounts();
         mounts.retain(|point| !self.smalls.iter().any(|small| small == Path::new(point)));
@@ -330,7 +388,14 @@ impl Node {
                 .count();
             assert_eq!(left, 0, "{}", path.display());
         }
-        for folder in ["run/pods", "run/accounts", "run/exec", "state/cni"] {
+        for folder in [
+            "run/pods",
+            "run/accounts",
+            "run/exec",
+            "run/shims",
+            "state/cni",
+            "state/pods",
+        ] {
             let left = std::fs::read_dir(self.folder.join(folder)).map_or(0, Iterator::count);
             assert_eq!(left, 0, "{folder}");
         }
@@ -344,8 +409,10 @@ impl Drop for Node {
         for pid in self.processes().into_keys().chain(self.contained()) {
             kill(pid);
         }
-        let _ = self.daemon.kill();
-        let _ = self.daemon.wait();
+        if let Some(daemon) = &mut self.daemon {
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
         for point in self.mounts().iter().rev() {
             let _ = Command::new("umount").args(["-l", point]).status();
         }
@@ -355,6 +422,32 @@ impl Drop for Node {
         if !std::thread::panicking() {
             std::fs::remove_dir_all(&self.folder).unwrap();
         }
+    }
+}
+
+fn config(folder: &Path) -> Config {
+    Config {
+        socket: folder.join("c.sock"),
+        run_dir: folder.join("run"),
+        state_dir: folder.join("state"),
+        log_program: env!("CARGO_BIN_EXE_edgehold-log-shim").into(),
+        cgroup_parent: format!("/edgehold-test-{}", std::process::id()),
+        cni: CniConfig { conf_dir: folder.join("cni"), ..CniConfig::default() },
+        ..Config::default()
+    }
+}
+
+/// The same for the embedded runtime.
+fn own(config: &Config) -> embedded::Config {
+    embedded::Config {
+        data_dir: config.state_dir.clone(),
+        run_dir: config.run_dir.clone(),
+        program: config.log_program.clone(),
+        log_bytes_max: config.log_bytes_max,
+        log_files_max: config.log_files_max,
+        cgroup_parent: config.cgroup_parent.clone(),
+        cni: config.cni.clone(),
+        registry_ca: None,
     }
 }
 

@@ -4,12 +4,16 @@
 //! ([`Labels`]) in the runtime's own records, so that whoever comes back after a crash adopts it instead of starting a
 //! second one. Calls may be repeated: creating what exists, starting what runs and removing what is gone succeed.
 
+pub mod choice;
+pub mod chosen;
 pub mod containerd;
+pub mod embedded;
 pub mod fake;
 pub mod log_shim;
 mod oci;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use oci_spec::runtime::LinuxSeccomp;
@@ -233,6 +237,19 @@ impl RuntimeError {
 pub fn explain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+/// Runs what this program is when its first argument says that it is no edge core but one of the small processes of a
+/// runtime; `None` when it says nothing of the kind. To be called before anything else of a program: there must be no
+/// thread yet.
+pub fn child() -> Option<ExitCode> {
+    let mut words = std::env::args_os().skip(1);
+    let word = words.next()?;
+    // One for each container: small.
+    if word == log_shim::WORD {
+        return Some(log_shim::main(words));
+    }
+    embedded::child(&word, words)
 }
 
 /// Runs containers.

@@ -19,8 +19,8 @@ use tokio::time::{sleep, timeout};
 use tonic::{Status, Streaming};
 
 use super::client::{Client, QUICK, within};
-use super::record;
 use crate::runtime::Event;
+use crate::runtime::oci::names::pod_of;
 
 /// Between two attempts to reach a containerd that does not answer.
 const RETRY: Duration = Duration::from_secs(1);
@@ -121,12 +121,12 @@ async fn follow(stream: &mut Streaming<Envelope>, events: &mpsc::Sender<Event>) 
 fn pod(envelope: &Envelope) -> Option<Uid> {
     let value = envelope.event.as_ref()?.value.as_slice();
     match envelope.topic.as_str() {
-        START_TOPIC => record::pod_of(&TaskStart::decode(value).ok()?.container_id),
+        START_TOPIC => pod_of(&TaskStart::decode(value).ok()?.container_id),
         EXIT_TOPIC => {
             let exit = TaskExit::decode(value).ok()?;
             // A command run inside a container has a name of its own.
             if exit.id == exit.container_id {
-                record::pod_of(&exit.container_id)
+                pod_of(&exit.container_id)
             } else {
                 None
             }

@@ -42,7 +42,7 @@ use self::record::Exit;
 use super::log_shim::{self, Target};
 use super::oci::sandbox::{self, Sandboxes};
 use super::oci::spec::{self, Input, Machine};
-use super::oci::{accounts, machine};
+use super::oci::{accounts, cgroup, machine, names};
 use super::{
     CniConfig, Container, Event, Executed, Image, Network, RegistryAuth, Runtime, RuntimeError, Sandbox, Seen, Version,
     explain,
@@ -257,28 +257,11 @@ impl Containerd {
             *record = newer;
         }
         if record::exit(&record.labels).is_none() {
-            let exit = Exit::of(task, self.was_oom_killed(record)).write();
+            let exit = Exit::of(task, oom_killed(&self.config.cgroup_parent, record)).write();
             self.label(&record.id, record::EXIT, exit.clone(), LIST).await?;
             record.labels.insert(record::EXIT.to_owned(), exit);
         }
         self.delete_task(&record.id, LIST).await
-    }
-
-    /// Whether the kernel killed something in a container's cgroup for lack of memory; the cgroup goes with the task.
-    fn was_oom_killed(&self, record: &Record) -> bool {
-        let Some(labels) = record::read(&record.labels) else {
-            return false;
-        };
-        let parent = self.config.cgroup_parent.trim_start_matches('/');
-        let cgroup = format!("{parent}/pod{}/{}-{}", labels.pod, labels.container, labels.attempt);
-        let files = [
-            format!("memory/{cgroup}/memory.oom_control"),
-            format!("{cgroup}/memory.events"),
-        ];
-        let texts = files
-            .iter()
-            .filter_map(|file| std::fs::read_to_string(Path::new("/sys/fs/cgroup").join(file)).ok());
-        texts.into_iter().any(|text| oom_kills(&text) > 0)
     }
 
     /// The record of a container: made now, or as it was made.
@@ -288,7 +271,7 @@ impl Containerd {
         container: &Container,
         found: &images::Found,
     ) -> Result<Record, RuntimeError> {
-        let id = record::id(&container.labels);
+        let id = names::id(&container.labels);
         if let Some(known) = self.record(&id, CREATE).await? {
             let labels = record::read(&known.labels);
             if labels.as_ref() == Some(&container.labels) {
@@ -586,25 +569,8 @@ fn container_image(found: &images::Found) -> String {
     found.top.as_ref().map(ToString::to_string).unwrap_or_default()
 }
 
-/// The counter in `memory.oom_control` (v1) or `memory.events` (v2): both have it as `oom_kill N`.
-fn oom_kills(text: &str) -> u64 {
-    let count = text
-        .lines()
-        .find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok());
-    count.unwrap_or(0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn oom_kills_are_read_from_both_kinds_of_cgroup() {
-        assert_eq!(oom_kills("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"), 3);
-        assert_eq!(
-            oom_kills("low 0\nhigh 0\nmax 7\noom 2\noom_kill 1\noom_group_kill 0\n"),
-            1
-        );
-        assert_eq!(oom_kills(""), 0);
-    }
+/// Whether something was killed in a container's cgroup for lack of memory; the cgroup goes with the task.
+fn oom_killed(parent: &str, record: &Record) -> bool {
+    let labels = record::read(&record.labels);
+    labels.is_some_and(|labels| cgroup::was_oom_killed(&names::cgroup(parent, &labels)))
 }

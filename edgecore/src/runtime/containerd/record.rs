@@ -6,10 +6,8 @@
 
 use std::collections::HashMap;
 
-use containerd_client::types::v1::{Process, Status};
-use proto::object::Uid;
-
 use crate::runtime::{Labels, State};
+use containerd_client::types::v1::{Process, Status};
 
 pub(super) const POD: &str = "edgehold.dev/pod";
 const NAMESPACE: &str = "edgehold.dev/namespace";
@@ -28,24 +26,6 @@ pub(super) const EXIT: &str = "edgehold.dev/exit";
 
 /// The exit code of what ended while nobody could see how.
 pub(super) const CODE_UNKNOWN: i32 = 255;
-
-/// The runtime's name of a container: the pod, so that an event tells it without a look-up, and a hash of the rest,
-/// because names are longer than containerd allows.
-pub(super) fn id(labels: &Labels) -> String {
-    let rest = format!("{}\0{}", labels.container, labels.attempt);
-    let digest = ring::digest::digest(&ring::digest::SHA256, rest.as_bytes());
-    let mut id = labels.pod.to_string();
-    id.push('-');
-    for byte in &digest.as_ref()[..8] {
-        id.push_str(&format!("{byte:02x}"));
-    }
-    id
-}
-
-/// The pod a container's name belongs to.
-pub(super) fn pod_of(id: &str) -> Option<Uid> {
-    id.rsplit_once('-')?.0.parse().ok()
-}
 
 pub(super) fn write(labels: &Labels) -> HashMap<String, String> {
     [
@@ -152,6 +132,8 @@ pub(super) fn state(record: &HashMap<String, String>, task: Option<&Process>) ->
 
 #[cfg(test)]
 mod tests {
+    use proto::object::Uid;
+
     use super::*;
 
     fn labels() -> Labels {
@@ -172,18 +154,6 @@ mod tests {
             let mut record = write(&labels());
             record.remove(key);
             assert_eq!(read(&record), None, "{key}");
-        }
-    }
-
-    #[test]
-    fn an_id_is_short_names_its_pod_and_differs_per_attempt() {
-        let name = id(&labels());
-        assert!(name.len() <= 76, "{name}");
-        assert_eq!(pod_of(&name), Some(labels().pod));
-        assert_ne!(name, id(&Labels { attempt: 4, ..labels() }));
-        assert_ne!(name, id(&Labels { container: "d".into(), ..labels() }));
-        for other in ["", "-", "web-1", &labels().pod.to_string()] {
-            assert_eq!(pod_of(other), None, "{other}");
         }
     }
 

@@ -9,7 +9,7 @@ use super::Target;
 
 /// A log that can always be written to: what the disk has no room for is counted, and said once there is room.
 #[derive(Debug)]
-pub(super) struct LogFile {
+pub(in crate::runtime) struct LogFile {
     target: Target,
     file: Option<File>,
     size: u64,
@@ -18,19 +18,19 @@ pub(super) struct LogFile {
 }
 
 impl LogFile {
-    pub(super) fn new(target: Target) -> Self {
+    pub(in crate::runtime) fn new(target: Target) -> Self {
         Self { target, file: None, size: 0, lost: 0 }
     }
 
     /// Makes the file, so that a container which says nothing has an empty log and not none.
-    pub(super) fn begin(&mut self) {
+    pub(in crate::runtime) fn begin(&mut self) {
         if let Ok(file) = self.open() {
             self.file = Some(file);
         }
     }
 
     /// Appends whole records. Never fails and never waits: the container must not feel its log.
-    pub(super) fn append(&mut self, records: &[u8], stamp: &str) {
+    pub(in crate::runtime) fn append(&mut self, records: &[u8], stamp: &str) {
         if records.is_empty() {
             return;
         }

@@ -1,11 +1,11 @@
 //! Cuts what a container writes into records of the CRI log format. Pure.
 
 /// A longer line is cut into records marked `P`, the last of which is marked `F`.
-pub(super) const LINE_BYTES_MAX: usize = 16 * 1024;
+pub(in crate::runtime) const LINE_BYTES_MAX: usize = 16 * 1024;
 
 /// One of a container's two outputs.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(in crate::runtime) struct Lines {
     /// As the format names it.
     stream: &'static str,
     /// What came after the last newline; at most [`LINE_BYTES_MAX`].
@@ -13,12 +13,12 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    pub(super) fn new(stream: &'static str) -> Self {
+    pub(in crate::runtime) fn new(stream: &'static str) -> Self {
         Self { stream, pending: Vec::new() }
     }
 
     /// Takes what was read and appends every record it completes to `out`.
-    pub(super) fn push(&mut self, mut bytes: &[u8], stamp: &str, out: &mut Vec<u8>) {
+    pub(in crate::runtime) fn push(&mut self, mut bytes: &[u8], stamp: &str, out: &mut Vec<u8>) {
         while !bytes.is_empty() {
             let room = LINE_BYTES_MAX - self.pending.len();
             // One more than fits, so that a line of exactly the limit and its newline is one record.
@@ -37,7 +37,7 @@ impl Lines {
     }
 
     /// The output was closed: what is left is a line, newline or not.
-    pub(super) fn finish(&mut self, stamp: &str, out: &mut Vec<u8>) {
+    pub(in crate::runtime) fn finish(&mut self, stamp: &str, out: &mut Vec<u8>) {
         if !self.pending.is_empty() {
             self.record('F', &[], stamp, out);
         }

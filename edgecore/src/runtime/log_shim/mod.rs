@@ -10,8 +10,8 @@
 //! It ends when both pipes are closed. Signals to stop are ignored, because containerd's shim sends SIGTERM while
 //! lines may still be in the pipes, and closes those itself.
 
-mod file;
-mod lines;
+pub(super) mod file;
+pub(super) mod lines;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -127,7 +127,7 @@ fn copy(stdout: File, stderr: File, mut log: LogFile) -> io::Result<()> {
 }
 
 /// Now, as the format has it: RFC 3339 with nanoseconds.
-fn stamp() -> String {
+pub(super) fn stamp() -> String {
     #[expect(
         clippy::disallowed_methods,
         reason = "a driver in a process of its own; the time is a label for people"

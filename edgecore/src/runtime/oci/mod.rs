@@ -2,8 +2,10 @@
 //! network that a pod's containers share, who they run as, what this machine offers.
 
 pub(super) mod accounts;
+pub(super) mod cgroup;
 pub(super) mod cni;
 pub(super) mod machine;
+pub(super) mod names;
 pub(super) mod passwd;
 pub(super) mod sandbox;
 pub(super) mod spec;

@@ -14,6 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use proto::object::Uid;
 
 use super::cni::{self, Attachment, CniError, Pod};
+use super::names;
 use crate::runtime::{Network, RuntimeError, Sandbox, explain};
 use crate::sys;
 
@@ -128,17 +129,12 @@ impl Sandboxes {
     pub(in crate::runtime) async fn release(&self, pod: Uid) -> Result<(), RuntimeError> {
         self.detach(pod, RELEASE).await?;
         self.checked.lock().unwrap_or_else(PoisonError::into_inner).remove(&pod);
-        let (folder, cgroup) = (self.folder(pod), self.cgroup(pod));
+        let (folder, cgroup) = (self.folder(pod), names::pod_cgroup(&self.cgroup_parent, pod));
         let removed = on_thread(move || {
             unmake(&folder)?;
-            remove_cgroup(Path::new("/sys/fs/cgroup"), &cgroup)
+            super::cgroup::remove(&cgroup)
         });
         removed.await.map_err(failed(RELEASE))
-    }
-
-    /// The pod's cgroup, relative to a hierarchy.
-    fn cgroup(&self, pod: Uid) -> PathBuf {
-        Path::new(self.cgroup_parent.trim_start_matches('/')).join(format!("pod{pod}"))
     }
 
     /// Whether it was checked before.
@@ -222,31 +218,6 @@ fn unmake(folder: &Path) -> io::Result<()> {
     missing_is_fine(std::fs::remove_dir_all(folder))
 }
 
-/// Removes the pod's cgroup from the unified hierarchy or from every one there is. The containers' own are removed with
-/// them; one that is still busy is an error, because something runs in it.
-fn remove_cgroup(root: &Path, cgroup: &Path) -> io::Result<()> {
-    let hierarchies = std::fs::read_dir(root)?
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| path.is_dir());
-    for hierarchy in hierarchies.chain([root.to_owned()]) {
-        missing_is_fine(remove_tree(&hierarchy.join(cgroup)))?;
-    }
-    Ok(())
-}
-
-/// Removes a cgroup and what is left below it: a shim that was killed has not removed its containers' own. One that holds
-/// a process stays.
-fn remove_tree(cgroup: &Path) -> io::Result<()> {
-    for entry in std::fs::read_dir(cgroup)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            missing_is_fine(remove_tree(&entry.path()))?;
-        }
-    }
-    std::fs::remove_dir(cgroup)
-}
-
 fn missing_is_fine(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -289,28 +260,6 @@ fn refused(action: &'static str) -> impl Fn(CniError) -> RuntimeError {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_cgroup_is_removed_from_every_hierarchy_unless_something_runs_in_it() {
-        let root = std::env::temp_dir().join(format!("edgehold-cgroup-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&root);
-        let pod = Path::new("edgehold/pod1");
-        for hierarchy in ["cpu", "memory"] {
-            std::fs::create_dir_all(root.join(hierarchy).join(pod)).unwrap();
-        }
-        std::fs::create_dir_all(root.join("pids")).unwrap();
-        remove_cgroup(&root, pod).unwrap();
-        assert!(!root.join("cpu").join(pod).exists() && !root.join("memory").join(pod).exists());
-        remove_cgroup(&root, pod).unwrap();
-        std::fs::create_dir_all(root.join(pod).join("c-0")).unwrap();
-        remove_cgroup(&root, pod).unwrap();
-        assert!(!root.join(pod).exists());
-        // What no cgroup file system would hold stands for a process.
-        std::fs::create_dir_all(root.join(pod)).unwrap();
-        std::fs::write(root.join(pod).join("busy"), "").unwrap();
-        assert!(remove_cgroup(&root, pod).is_err());
-        std::fs::remove_dir_all(&root).unwrap();
-    }
 
     #[test]
     fn an_error_is_told_with_its_causes() {

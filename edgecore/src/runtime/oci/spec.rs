@@ -13,6 +13,7 @@ use oci_spec::runtime::{
 };
 
 use super::accounts::Account;
+use super::names;
 use crate::images::manifest::Run;
 use crate::runtime::{Container, Limits, Sandbox, Seccomp};
 use crate::seccomp;
@@ -228,12 +229,7 @@ fn linux(input: &Input<'_>) -> Result<Linux, String> {
             paths.clone().unwrap_or_default()
         }
     };
-    let labels = &container.labels;
-    // With the attempt: an old one's clean-up must not meet the new one's processes.
-    let cgroup = format!(
-        "{}/pod{}/{}-{}",
-        input.cgroup_parent, labels.pod, labels.container, labels.attempt
-    );
+    let cgroup = names::cgroup(input.cgroup_parent, &container.labels);
     let mut linux = LinuxBuilder::default()
         .namespaces(namespaces(input))
         .cgroups_path(cgroup)

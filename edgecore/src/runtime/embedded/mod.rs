@@ -1,0 +1,724 @@
+//! Containers with no daemon: images of the node's own store, namespaces and cgroups by `libcontainer`, and one small
+//! process for each pod that holds its containers (`shim`).
+//!
+//! The truth is in files. What a container is, that it was started and how it ended are records in the data folder
+//! (`record`), each on the disk before anybody acts on it; looking at a pod reads them and asks nobody. A shim is found by
+//! the lock and the socket in the pod's run folder; the edge core watches the shims of whatever should be running, and
+//! where one is gone starts another, which takes over what still runs and writes down what does not. So the edge core, and
+//! a shim as well, can stop, die or be replaced by another release at any moment.
+//!
+//! No leftovers: a container's record is written last and taken away last, and what an interrupted call leaves is found by
+//! the next one of the same container, or with its pod.
+//!
+//! Two calls for one container at a time are the caller's to avoid.
+
+mod act;
+mod client;
+mod folders;
+mod record;
+mod shim;
+mod watch;
+mod wire;
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use oci_spec::runtime::Spec;
+use proto::object::Uid;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::AsyncReadExt as _;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use self::act::Outcome;
+use self::folders::Folders;
+use self::record::{CODE_UNKNOWN, Exit, Made, Moment, NodeTime, RecordError};
+use self::watch::Watchers;
+use self::wire::{Answer, Request};
+use super::log_shim::Target;
+use super::oci::sandbox::Sandboxes;
+use super::oci::spec::{self, Input, Machine};
+use super::oci::{accounts, cgroup, machine, names, passwd};
+use super::{
+    CniConfig, Container, Event, Executed, Image, Network, RegistryAuth, Runtime, RuntimeError, Sandbox, Seen, State,
+    Version, explain,
+};
+use crate::images::store::{ImageStore, StoreError, Stored, unpack};
+use crate::images::{Clock, Reference, Registry, Source, Trust};
+use crate::sys;
+
+const LIST: &str = "listing containers";
+const CREATE: &str = "creating the container";
+const START: &str = "starting the container";
+const SIGNAL: &str = "signalling the container";
+const REMOVE: &str = "removing the container";
+const RELEASE: &str = "releasing the pod's sandbox";
+const EXEC: &str = "running a command in the container";
+const FIND: &str = "looking for the image";
+const SHIM: &str = "starting the pod's shim";
+
+/// What is kept of a command's output; the rest is read and thrown away.
+const OUTPUT_BYTES_MAX: usize = 4096;
+/// For the rest of the output of a command that has ended: something it left behind may hold it open.
+const DRAIN: Duration = Duration::from_secs(1);
+/// For making the namespaces of a command, beside its own limit.
+const EXEC_GRACE: Duration = Duration::from_secs(30);
+/// For what a shim does at once.
+const QUICK: Duration = Duration::from_secs(10);
+/// For making a process, on a card that is busy.
+const PROCESS: Duration = Duration::from_secs(120);
+/// From SIGKILL to the end; a process in uninterruptible sleep takes as long as its disk.
+const KILL_LIMIT: Duration = Duration::from_secs(30);
+/// Between two looks at what nothing tells of.
+const LOOK: Duration = Duration::from_millis(20);
+/// How often a shim that ends just when it is asked is replaced by another.
+const TRIES: u32 = 3;
+const SIGKILL: u32 = 9;
+
+/// Where to keep what.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// For what stays: images, records, what containers write.
+    pub data_dir: PathBuf,
+    /// For namespaces, sockets and FIFOs; emptied by a reboot.
+    pub run_dir: PathBuf,
+    /// This program: it understands [`child`].
+    pub program: PathBuf,
+    pub log_bytes_max: u64,
+    pub log_files_max: u32,
+    /// Below which every pod gets a cgroup.
+    pub cgroup_parent: String,
+    pub cni: CniConfig,
+    /// More certificate authorities for registries, as PEM.
+    pub registry_ca: Option<PathBuf>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            data_dir: "/var/lib/edgehold/edge/embedded".into(),
+            run_dir: "/run/edgehold".into(),
+            // Also when an upgrade has replaced the file: what runs and what it starts are of one release.
+            program: "/proc/self/exe".into(),
+            log_bytes_max: 10 * 1024 * 1024,
+            log_files_max: 5,
+            cgroup_parent: "/edgehold".into(),
+            cni: CniConfig::default(),
+            registry_ca: None,
+        }
+    }
+}
+
+/// Runs what this program is when its first argument says so; `None` when it says nothing of the kind. Before anything
+/// else of a program: there must be no thread.
+pub fn child(word: &OsString, args: impl Iterator<Item = OsString>) -> Option<ExitCode> {
+    match word.to_str()? {
+        shim::WORD => Some(shim::main(args)),
+        act::WORD => Some(act::main(args)),
+        unpack::WORD => Some(unpack::main(args)),
+        _ => None,
+    }
+}
+
+/// Runs containers by itself.
+pub struct Embedded {
+    config: Config,
+    folders: Folders,
+    images: ImageStore,
+    trust: Trust,
+    sandboxes: Sandboxes,
+    machine: Machine,
+    clock: Clock,
+    /// What the clock said last.
+    time: Mutex<Option<NodeTime>>,
+    watchers: Arc<Watchers>,
+}
+
+impl std::fmt::Debug for Embedded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Embedded")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Embedded {
+    pub fn new(config: Config, clock: Clock) -> Result<Self, RuntimeError> {
+        let folders = Folders::new(&config.data_dir, &config.run_dir);
+        let images = ImageStore::open(config.data_dir.join("images"), config.program.clone());
+        let launcher = Launcher {
+            program: config.program.clone(),
+            cgroup_parent: config.cgroup_parent.clone(),
+        };
+        Ok(Self {
+            images: images.map_err(stored("opening the image store"))?,
+            trust: Trust { extra: config.registry_ca.clone(), clock: clock.clone() },
+            sandboxes: Sandboxes::new(
+                config.run_dir.clone(),
+                config.data_dir.clone(),
+                config.cgroup_parent.clone(),
+                config.cni.clone(),
+            ),
+            machine: machine::read(),
+            watchers: Arc::new(Watchers::new(folders.clone(), launcher)),
+            folders,
+            time: Mutex::default(),
+            clock,
+            config,
+        })
+    }
+
+    /// Whether any pod of ours is on this node.
+    pub fn holds_pods(config: &Config) -> bool {
+        !Folders::new(&config.data_dir, &config.run_dir).pods().is_empty()
+    }
+
+    fn stored(&self, image: &str) -> Result<Option<Stored>, RuntimeError> {
+        self.images.image(image).map_err(stored(FIND))
+    }
+
+    fn time(&self) -> NodeTime {
+        let mut known = self.time.lock().unwrap_or_else(PoisonError::into_inner);
+        let time = NodeTime::update(*known, Moment::now(), (self.clock)());
+        *known = Some(time);
+        time
+    }
+
+    /// What a container's records say.
+    fn look(&self, pod: Uid, id: &str) -> Result<Option<Seen>, RecordError> {
+        let folder = self.folders.container(pod, id);
+        let Some(made) = record::read::<Made>(&folder.join(record::MADE))? else {
+            return Ok(None);
+        };
+        let started = record::read::<Moment>(&folder.join(record::STARTED))?;
+        let ended = match record::read::<Exit>(&folder.join(record::EXIT))? {
+            // Where there was no room for it on the disk.
+            None => record::read::<Exit>(&self.folders.run(pod).join(id).join(record::EXIT))?,
+            ended => ended,
+        };
+        Ok(Some(Seen {
+            id: id.to_owned(),
+            labels: made.labels(),
+            state: state(started, ended, &self.time()),
+            image: made.image,
+            image_id: made.image_id,
+        }))
+    }
+
+    fn look_at_pod(&self, pod: Uid) -> Result<Vec<Seen>, RecordError> {
+        let mut seen = Vec::new();
+        for id in self.folders.containers(pod) {
+            seen.extend(self.look(pod, &id)?);
+        }
+        if seen.iter().any(|seen| matches!(seen.state, State::Running { .. })) {
+            self.watchers.watch(pod);
+        }
+        Ok(seen)
+    }
+
+    /// Makes a container up to its record, which comes last.
+    fn make(&self, sandbox: &Sandbox, container: &Container, image: &Stored) -> Result<String, RuntimeError> {
+        let id = names::id(&container.labels);
+        let folder = self.folders.container(sandbox.pod, &id);
+        if let Some(known) = record::read::<Made>(&folder.join(record::MADE)).map_err(recorded(CREATE))? {
+            if known.labels() == container.labels {
+                return Ok(id);
+            }
+            let reason = format!(
+                "attempt {} was made before, from another spec",
+                container.labels.attempt
+            );
+            return Err(RuntimeError::Invalid { action: CREATE, reason });
+        }
+        let invalid = |reason| RuntimeError::Invalid { action: CREATE, reason };
+        std::fs::create_dir_all(&folder).map_err(failed(CREATE))?;
+        let root = self.images.mount_root(image, &folder).map_err(stored(CREATE))?;
+        let run = image.config.config.clone().unwrap_or_default();
+        let user = run.user.as_deref().unwrap_or_default();
+        let (passwd, group) = if accounts::needs_files(user, &container.security) {
+            passwd::read(&root.path).map_err(failed(CREATE))?
+        } else {
+            (String::new(), String::new())
+        };
+        let account = accounts::resolve(user, &container.security, &passwd, &group).map_err(invalid)?;
+        let mut spec = spec::build(&Input {
+            sandbox,
+            container,
+            image: &run,
+            account: &account,
+            machine: &self.machine,
+            shared: &self.sandboxes.folder(sandbox.pod),
+            cgroup_parent: self.sandboxes.cgroup_parent(),
+        })
+        .map_err(invalid)?;
+        if let Some(process) = spec.process() {
+            // The folder it starts in is made where the image has none.
+            let inside = std::fs::File::open(&root.path).map_err(failed(CREATE))?;
+            sys::make_folder_below(&inside, process.cwd()).map_err(|error| RuntimeError::Failed {
+                action: CREATE,
+                reason: format!("making its working folder {}: {error}", process.cwd().display()),
+            })?;
+        }
+        if let Some(place) = spec.root_mut() {
+            place.set_path(root.path);
+        }
+        limit_to(&mut spec, &cgroup::controllers(), &id);
+        let spec = serde_json::to_vec(&spec).map_err(|error| invalid(error.to_string()))?;
+        daemon::files::replace(&folder.join(act::SPEC), &spec, 0o600)
+            .map_err(RecordError::from)
+            .map_err(recorded(CREATE))?;
+        let log = Target {
+            bytes_max: self.config.log_bytes_max,
+            files_max: self.config.log_files_max,
+            path: container.log.clone(),
+        };
+        let made = Made {
+            image: container.image.clone(),
+            image_id: image.id.to_string(),
+            cgroup: names::cgroup(self.sandboxes.cgroup_parent(), &container.labels),
+            tty: container.tty,
+            owner: (account.uid, account.gid),
+            log: log.to_string(),
+            ..Made::of(&container.labels)
+        };
+        record::write(&folder.join(record::MADE), &made).map_err(recorded(CREATE))?;
+        Ok(id)
+    }
+
+    /// Takes away what is left of a container that has no process any more; the record last.
+    fn unmake(&self, pod: Uid, id: &str) -> Result<(), RuntimeError> {
+        let folder = self.folders.container(pod, id);
+        let run = self.folders.run(pod);
+        let made = record::read::<Made>(&folder.join(record::MADE));
+        self.images.remove_root(&folder).map_err(stored(REMOVE))?;
+        for place in [run.join(act::STATES).join(id), run.join(id)] {
+            missing_is_fine(std::fs::remove_dir_all(place)).map_err(failed(REMOVE))?;
+        }
+        if let Ok(Some(made)) = made {
+            cgroup::remove(&made.cgroup).map_err(failed(REMOVE))?;
+        }
+        missing_is_fine(std::fs::remove_dir_all(&folder)).map_err(failed(REMOVE))
+    }
+
+    /// Makes an end of a running container, and waits until it is written down.
+    async fn end(&self, pod: Uid, id: &str) -> Result<(), RuntimeError> {
+        let made =
+            record::read::<Made>(&self.folders.container(pod, id).join(record::MADE)).map_err(recorded(REMOVE))?;
+        let cgroup = made.map(|made| made.cgroup).unwrap_or_default();
+        let ending = async {
+            loop {
+                let seen = self.look(pod, id).map_err(recorded(REMOVE))?;
+                let running = matches!(seen.map(|seen| seen.state), Some(State::Running { .. }));
+                let busy = cgroup::processes(&cgroup);
+                if !running && busy.is_empty() {
+                    return Ok(());
+                }
+                for process in busy {
+                    let process = i32::try_from(process).ok().and_then(Pid::from_raw);
+                    let _ = process.map(|process| kill_process(process, Signal::KILL));
+                }
+                if running {
+                    // With no shim there is nobody to write down how it ends; the next one sees that it did.
+                    let kill = Request::Signal { id: id.to_owned(), signal: SIGKILL };
+                    self.ask(pod, &kill, QUICK, REMOVE).await?;
+                }
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        timeout(KILL_LIMIT, ending)
+            .await
+            .map_err(|_| RuntimeError::Timeout { action: REMOVE, limit: KILL_LIMIT })?
+    }
+
+    /// Asks a pod's shim, which is started if there is none.
+    async fn ask(
+        &self,
+        pod: Uid,
+        request: &Request,
+        limit: Duration,
+        action: &'static str,
+    ) -> Result<Answer, RuntimeError> {
+        self.watchers.ask(pod, request, limit, action).await
+    }
+}
+
+impl Runtime for Embedded {
+    fn name(&self) -> &'static str {
+        "edgehold"
+    }
+
+    async fn version(&self) -> Result<Version, RuntimeError> {
+        Ok(Version {
+            version: format!("edgehold://{}", env!("CARGO_PKG_VERSION")),
+            images: Some(self.config.data_dir.clone()),
+        })
+    }
+
+    async fn list(&self) -> Result<Vec<Seen>, RuntimeError> {
+        let mut seen = Vec::new();
+        for pod in self.folders.pods() {
+            match self.look_at_pod(pod) {
+                Ok(more) => seen.extend(more),
+                // Its own listing fails, so that nothing is done to it.
+                Err(error) => tracing::error!(%pod, "{}", explain(&error)),
+            }
+        }
+        Ok(seen)
+    }
+
+    async fn list_pod(&self, pod: Uid) -> Result<Vec<Seen>, RuntimeError> {
+        self.look_at_pod(pod).map_err(recorded(LIST))
+    }
+
+    fn subscribe(&self) -> mpsc::Receiver<Event> {
+        self.watchers.subscribe()
+    }
+
+    async fn prepare(&self, sandbox: &Sandbox) -> Result<Network, RuntimeError> {
+        self.sandboxes.prepare(sandbox).await
+    }
+
+    async fn create(&self, sandbox: &Sandbox, container: &Container) -> Result<String, RuntimeError> {
+        let missing = || RuntimeError::Missing {
+            action: CREATE,
+            what: format!("the image {}", container.image),
+        };
+        let image = self.stored(&container.image)?.ok_or_else(missing)?;
+        let made = self.make(sandbox, container, &image);
+        if made.is_err() {
+            let id = names::id(&container.labels);
+            let record = self.folders.container(sandbox.pod, &id).join(record::MADE);
+            // Without its record it is no container.
+            if !record.exists() {
+                let _ = self.unmake(sandbox.pod, &id);
+            }
+        }
+        made
+    }
+
+    async fn start(&self, id: &str) -> Result<(), RuntimeError> {
+        let missing = || RuntimeError::Missing { action: START, what: id.to_owned() };
+        let pod = names::pod_of(id).ok_or_else(missing)?;
+        let seen = self.look(pod, id).map_err(recorded(START))?.ok_or_else(missing)?;
+        if seen.state != State::Created {
+            return Ok(());
+        }
+        let image = self
+            .stored(&seen.image)?
+            .filter(|image| image.id.as_str() == seen.image_id);
+        let Some(image) = image else {
+            self.remove(id).await?;
+            let reason = "the image it was made from is gone; it is made again".to_owned();
+            return Err(RuntimeError::Failed { action: START, reason });
+        };
+        // A reboot took the mount away.
+        let folder = self.folders.container(pod, id);
+        self.images.mount_root(&image, &folder).map_err(stored(START))?;
+        let answer = self
+            .ask(pod, &Request::Start { id: id.to_owned() }, PROCESS, START)
+            .await?;
+        self.watchers.watch(pod);
+        match answer {
+            Answer::Refused(reason) => Err(RuntimeError::Failed { action: START, reason }),
+            Answer::Missing => Err(missing()),
+            Answer::Done | Answer::Changed | Answer::Containers(_) => Ok(()),
+        }
+    }
+
+    async fn signal(&self, id: &str, signal: u32) -> Result<(), RuntimeError> {
+        let Some(pod) = names::pod_of(id) else { return Ok(()) };
+        // What has ended needs no signal.
+        let seen = self.look(pod, id).map_err(recorded(SIGNAL))?;
+        if !matches!(seen.map(|seen| seen.state), Some(State::Running { .. })) {
+            return Ok(());
+        }
+        match self
+            .ask(pod, &Request::Signal { id: id.to_owned(), signal }, QUICK, SIGNAL)
+            .await?
+        {
+            Answer::Refused(reason) => Err(RuntimeError::Failed { action: SIGNAL, reason }),
+            Answer::Done | Answer::Missing | Answer::Changed | Answer::Containers(_) => Ok(()),
+        }
+    }
+
+    async fn remove(&self, id: &str) -> Result<(), RuntimeError> {
+        let Some(pod) = names::pod_of(id) else { return Ok(()) };
+        if !self.folders.container(pod, id).exists() {
+            return Ok(());
+        }
+        self.end(pod, id).await?;
+        self.unmake(pod, id)
+    }
+
+    async fn release(&self, pod: Uid) -> Result<(), RuntimeError> {
+        let left = self.look_at_pod(pod).map_err(recorded(RELEASE))?.len();
+        if left > 0 {
+            let reason = format!("{left} of its containers are still there");
+            return Err(RuntimeError::Failed { action: RELEASE, reason });
+        }
+        // What is no container was never made whole.
+        for id in self.folders.containers(pod) {
+            self.unmake(pod, &id)?;
+        }
+        self.watchers.end(pod).await?;
+        let cgroup = names::pod_cgroup(self.sandboxes.cgroup_parent(), pod);
+        let empty = async {
+            // A process leaves its cgroup after it let go of everything else.
+            while !cgroup::processes(&cgroup).is_empty() {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        timeout(QUICK, empty)
+            .await
+            .map_err(|_| RuntimeError::Timeout { action: RELEASE, limit: QUICK })?;
+        self.sandboxes.release(pod).await?;
+        for folder in [self.folders.run(pod), self.folders.pod(pod)] {
+            missing_is_fine(std::fs::remove_dir_all(folder)).map_err(failed(RELEASE))?;
+        }
+        Ok(())
+    }
+
+    async fn exec(&self, id: &str, command: &[String], limit: Duration) -> Result<Executed, RuntimeError> {
+        let missing = || RuntimeError::Missing { action: EXEC, what: id.to_owned() };
+        let pod = names::pod_of(id).ok_or_else(missing)?;
+        let seen = self.look(pod, id).map_err(recorded(EXEC))?;
+        if !matches!(seen.map(|seen| seen.state), Some(State::Running { .. })) {
+            return Err(missing());
+        }
+        let (theirs, mut report) = tokio::net::unix::pipe::pipe().map_err(failed(EXEC))?;
+        let theirs = theirs.into_blocking_fd().map_err(failed(EXEC))?;
+        let mut child = tokio::process::Command::new(&self.config.program)
+            .arg0("edgecore")
+            .args([act::WORD, act::EXEC])
+            .arg(self.folders.container(pod, id))
+            .arg(self.folders.run(pod))
+            .args([id, &limit.as_millis().to_string()])
+            .args(command)
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(failed(EXEC))?;
+        let mut output = child.stdout.take();
+        let mut kept = Vec::new();
+        let mut said = Vec::new();
+        let reading = async {
+            // What of it was started holds the report open until the command has ended; what it left behind does not.
+            let mut ended = std::pin::pin!(report.read_to_end(&mut said));
+            loop {
+                tokio::select! {
+                    ended = &mut ended => return ended.map(drop),
+                    more = read(&mut output, &mut kept), if output.is_some() => if !more { output = None },
+                }
+            }
+        };
+        let all = limit + EXEC_GRACE;
+        timeout(all, reading)
+            .await
+            .map_err(|_| RuntimeError::Timeout { action: EXEC, limit: all })?
+            .map_err(failed(EXEC))?;
+        let _ = timeout(DRAIN, async {
+            while output.is_some() && read(&mut output, &mut kept).await {}
+        })
+        .await;
+        child.wait().await.map_err(failed(EXEC))?;
+        match act::outcome(&said) {
+            Outcome::Ended(code) => Ok(Executed { code, output: String::from_utf8_lossy(&kept).into_owned() }),
+            Outcome::Late => Err(RuntimeError::Timeout { action: EXEC, limit }),
+            Outcome::Fault(reason) => Err(RuntimeError::Failed { action: EXEC, reason }),
+        }
+    }
+
+    async fn image(&self, name: &str) -> Result<Option<Image>, RuntimeError> {
+        Ok(self.stored(name)?.map(|stored| image(&stored)))
+    }
+
+    async fn pull(&self, name: &str, auth: &[RegistryAuth]) -> Result<Image, RuntimeError> {
+        let refused = |reason: String| RuntimeError::Pull { image: name.to_owned(), reason };
+        let reference = Reference::parse(name).map_err(|error| refused(explain(&error)))?;
+        let registry = Registry::new(reference, auth, self.trust.clone());
+        let pulled = self.images.pull(name, Source::Registry(Box::new(registry))).await;
+        pulled
+            .map(|stored| image(&stored))
+            .map_err(|error| refused(explain(&error)))
+    }
+
+    async fn import(&self, archive: &Path) -> Result<Vec<String>, RuntimeError> {
+        let shown = archive.display().to_string();
+        let imported = self.images.import(archive).await;
+        imported.map_err(|error| RuntimeError::Pull { image: shown, reason: explain(&error) })
+    }
+}
+
+/// Starts shims.
+#[derive(Debug, Clone)]
+struct Launcher {
+    program: PathBuf,
+    cgroup_parent: String,
+}
+
+impl Launcher {
+    /// It listens when this returns. One that is about to end is waited for.
+    async fn launch(&self, pod: Uid, folders: &Folders) -> Result<(), RuntimeError> {
+        let run = folders.run(pod);
+        std::fs::create_dir_all(run.join(act::STATES)).map_err(failed(SHIM))?;
+        let mut child = tokio::process::Command::new(&self.program)
+            .arg0("edgecore")
+            .arg(shim::WORD)
+            .args([folders.pod(pod), run])
+            .arg(names::pod_cgroup(&self.cgroup_parent, pod))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(failed(SHIM))?;
+        let mut said = Vec::new();
+        let ready = async {
+            if let Some(stdout) = &mut child.stdout {
+                stdout.read_to_end(&mut said).await?;
+            }
+            Ok(())
+        };
+        let ready = timeout(QUICK, ready).await;
+        match ready {
+            Ok(Ok(())) if said.is_empty() => Ok(()),
+            Ok(Ok(())) => Err(RuntimeError::Failed {
+                action: SHIM,
+                reason: String::from_utf8_lossy(&said).into_owned(),
+            }),
+            Ok(Err(error)) => Err(failed(SHIM)(error)),
+            Err(_) => {
+                let _ = child.start_kill();
+                Err(RuntimeError::Timeout { action: SHIM, limit: QUICK })
+            }
+        }
+    }
+}
+
+/// How far a container is.
+fn state(started: Option<Moment>, ended: Option<Exit>, node: &NodeTime) -> State {
+    let ms = |moment: Moment| moment.wall_ms(node);
+    match (started, ended) {
+        (None, None) => State::Created,
+        (Some(at), None) if at.boot == node.boot => State::Running { started_ms: ms(at) },
+        // It ran when the machine went down.
+        (Some(at), None) => State::Exited {
+            code: CODE_UNKNOWN,
+            oom_killed: false,
+            started_ms: ms(at),
+            finished_ms: ms(at),
+        },
+        (started, Some(exit)) => State::Exited {
+            code: exit.code,
+            oom_killed: exit.oom_killed,
+            started_ms: ms(started.unwrap_or(exit.at)),
+            finished_ms: ms(exit.at),
+        },
+    }
+}
+
+/// Takes out the limits that this machine cannot keep, and says which.
+fn limit_to(spec: &mut Spec, controllers: &std::collections::BTreeSet<String>, id: &str) {
+    let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    let lacks = |name: &str| !controllers.contains(name);
+    let Some(resources) = spec
+        .linux_mut()
+        .as_mut()
+        .and_then(|linux| linux.resources_mut().as_mut())
+    else {
+        return;
+    };
+    let mut lost = Vec::new();
+    if lacks("memory") && resources.memory().is_some() {
+        resources.set_memory(None);
+        lost.push("memory");
+    }
+    if lacks("pids") && resources.pids().is_some() {
+        resources.set_pids(None);
+        lost.push("pids");
+    }
+    if lacks("cpu") {
+        if resources
+            .cpu()
+            .as_ref()
+            .is_some_and(|cpu| cpu.shares().is_some() || cpu.quota().is_some())
+        {
+            lost.push("cpu");
+        }
+        resources.set_cpu(None);
+    }
+    if !unified && lacks("devices") {
+        resources.set_devices(None);
+    }
+    if !lost.is_empty() {
+        let lost = lost.join(", ");
+        tracing::warn!(
+            container = id,
+            controllers = lost,
+            "this machine does not keep its limits: edgecore check says what to do"
+        );
+    }
+}
+
+fn image(stored: &Stored) -> Image {
+    let run = stored.config.config.clone().unwrap_or_default();
+    Image {
+        id: stored.id.to_string(),
+        user: run.user.unwrap_or_default(),
+        size_bytes: stored.size_bytes,
+    }
+}
+
+/// Reads some; whether there may be more.
+async fn read(output: &mut Option<tokio::process::ChildStdout>, kept: &mut Vec<u8>) -> bool {
+    let Some(output) = output else { return false };
+    let mut buffer = [0; 1024];
+    match output.read(&mut buffer).await {
+        Ok(0) | Err(_) => false,
+        Ok(count) => {
+            let room = OUTPUT_BYTES_MAX - kept.len();
+            kept.extend_from_slice(&buffer[..count.min(room)]);
+            true
+        }
+    }
+}
+
+fn missing_is_fine(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+fn failed(action: &'static str) -> impl Fn(io::Error) -> RuntimeError {
+    move |error| match error.kind() {
+        io::ErrorKind::StorageFull => RuntimeError::DiskFull { action },
+        _ => RuntimeError::Failed { action, reason: error.to_string() },
+    }
+}
+
+fn recorded(action: &'static str) -> impl Fn(RecordError) -> RuntimeError {
+    move |error| of_error(action, &error)
+}
+
+fn stored(action: &'static str) -> impl Fn(StoreError) -> RuntimeError {
+    move |error| of_error(action, &error)
+}
+
+fn of_error(action: &'static str, error: &(dyn std::error::Error + 'static)) -> RuntimeError {
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    let full = causes.any(|cause| {
+        let io = cause.downcast_ref::<io::Error>();
+        io.is_some_and(|error| error.kind() == io::ErrorKind::StorageFull)
+    });
+    if full {
+        RuntimeError::DiskFull { action }
+    } else {
+        RuntimeError::Failed { action, reason: explain(error) }
+    }
+}
