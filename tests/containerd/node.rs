@@ -13,6 +13,7 @@ use edgecore::images::Clock;
 use edgecore::runtime::chosen::Chosen;
 use edgecore::runtime::containerd::{Config, Containerd};
 use edgecore::runtime::embedded::{self, Embedded};
+use edgecore::runtime::fake::Fake;
 use edgecore::runtime::{CniConfig, Container, Event, Labels, Limits, Runtime as _, Sandbox, Security, Seen, State};
 use proto::object::Uid;
 use proto::time::Wall;
@@ -34,6 +35,7 @@ pub(crate) struct Node {
     smalls: Vec<PathBuf>,
     /// None with the embedded runtime.
     daemon: Option<Child>,
+    embedded: bool,
 }
 
 /// Runs tests on both runtimes.
@@ -87,6 +89,7 @@ impl Node {
             config,
             smalls: Vec::new(),
             daemon: None,
+            embedded: true,
         }
     }
 
@@ -106,6 +109,7 @@ impl Node {
             config,
             smalls,
             daemon,
+            embedded: false,
         };
         node.answers().await;
         node
@@ -140,7 +144,7 @@ impl Node {
     }
 
     pub(crate) fn is_embedded(&self) -> bool {
-        matches!(self.runtime, Chosen::Embedded(_))
+        self.embedded
     }
 
     /// What power off leaves: nothing that ran, nothing of what does not survive a reboot. The daemon must be dead.
@@ -157,6 +161,11 @@ impl Node {
         for folder in ["cstate", "run"] {
             let _ = std::fs::remove_dir_all(self.folder.join(folder));
         }
+    }
+
+    /// The edge core is gone.
+    pub(crate) fn forget_client(&mut self) {
+        self.runtime = Chosen::Fake(Box::new(Fake::new()));
     }
 
     /// Another edge core takes over.
