@@ -184,11 +184,12 @@ impl Node {
         let config = self.folder.join("edgecore.toml");
         let path = |name: &str| self.folder.join(name).display().to_string();
         let text = format!(
-            "data = {:?}\nlogs = {:?}\nrun = {:?}\nlog = \"debug\"\n[containerd]\nsocket = {:?}\nnamespace = {:?}\n\
+            "data = {:?}\nlogs = {:?}\nrun = {:?}\nlog = \"debug\"\nruntime = {:?}\n[containerd]\nsocket = {:?}\nnamespace = {:?}\n\
              [pods]\ncgroup = {:?}\ncni_conf = {:?}\n",
             path("edge"),
             path("plogs"),
             path("run"),
+            if self.embedded { "embedded" } else { "containerd" },
             self.config.socket.display().to_string(),
             self.config.namespace,
             self.config.cgroup_parent,
@@ -272,6 +273,15 @@ impl Node {
     pub(crate) async fn logs(&self, name: &str, line: &str) {
         let has = async || self.log(name).iter().any(|known| known == line).then_some(());
         eventually(&format!("{name} logs {line:?}"), has).await;
+    }
+
+    /// Whether the runtime has no container.
+    pub(crate) fn is_empty(&self) -> bool {
+        if self.embedded {
+            std::fs::read_dir(self.folder.join("edge/embedded/pods")).map_or(0, Iterator::count) == 0
+        } else {
+            self.ctr(&["containers", "ls", "-q"]).is_empty()
+        }
     }
 
     /// What containerd's own client says.
@@ -403,7 +413,8 @@ impl Node {
             "run/exec",
             "run/shims",
             "state/cni",
-            "state/pods",
+            "edge/embedded/cni",
+            "edge/embedded/pods",
         ] {
             let left = std::fs::read_dir(self.folder.join(folder)).map_or(0, Iterator::count);
             assert_eq!(left, 0, "{folder}");
@@ -449,7 +460,8 @@ fn config(folder: &Path) -> Config {
 /// The same for the embedded runtime.
 fn own(config: &Config) -> embedded::Config {
     embedded::Config {
-        data_dir: config.state_dir.clone(),
+        // An edge core's that runs on this configuration.
+        data_dir: config.state_dir.with_file_name("edge").join("embedded"),
         run_dir: config.run_dir.clone(),
         program: config.log_program.clone(),
         log_bytes_max: config.log_bytes_max,
