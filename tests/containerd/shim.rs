@@ -142,7 +142,7 @@ async fn embedded_a_record_of_a_later_release_is_left_alone() {
     assert_eq!((node.exit_code(&id).await, node.exit_code(&fine).await), (3, 4));
     let record = node
         .folder
-        .join("state/pods")
+        .join("edge/embedded/pods")
         .join(uid.to_string())
         .join(&id)
         .join("exit");

@@ -14,7 +14,8 @@ use crate::images::store::{ImageId, ImageStore, Stored};
 use crate::runtime::log_shim::Target;
 use crate::runtime::oci::spec::{self, Input, Machine};
 use crate::runtime::oci::{accounts, cgroup, names, passwd};
-use crate::runtime::{Container, RuntimeError, Sandbox, Seen};
+use crate::runtime::{Container, RuntimeError, Sandbox, Seen, explain};
+use crate::seccomp::privileges::Entry;
 use crate::sys;
 
 const COLLECT: &str = "taking away images that nothing needs";
@@ -101,6 +102,7 @@ impl Maker {
             place.set_path(root.path);
         }
         limit_to(&mut spec, &cgroup::controllers(), &container.labels.container);
+        Entry::prepare(&mut spec).map_err(|error| invalid(explain(&error)))?;
         let spec = serde_json::to_vec(&spec).map_err(|error| invalid(error.to_string()))?;
         daemon::files::replace(&folder.join(act::SPEC), &spec, 0o600)
             .map_err(RecordError::from)

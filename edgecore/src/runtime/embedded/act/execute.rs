@@ -13,19 +13,25 @@ use libcontainer::workload::{Executor, ExecutorError, ExecutorValidationError};
 use oci_spec::runtime::Spec;
 
 use super::{CODE_NOT_RUN, FAULT, Report};
+use crate::runtime::explain;
+use crate::seccomp::SeccompError;
+use crate::seccomp::privileges::Entry;
 use crate::sys;
 
 /// Runs the program, or reports why not.
 #[derive(Debug, Clone)]
 pub(super) struct Execute {
     report: Arc<Report>,
+    entry: Entry,
     /// The container's own program, and not a command beside it.
     first: bool,
 }
 
 impl Execute {
-    pub(super) fn new(report: File, first: bool) -> Self {
-        Self { report: Arc::new(Report(report)), first }
+    /// `spec` is the container's, as it was prepared.
+    pub(super) fn new(report: File, spec: &Spec, first: bool) -> Result<Self, SeccompError> {
+        let entry = Entry::of(spec)?;
+        Ok(Self { report: Arc::new(Report(report)), entry, first })
     }
 }
 
@@ -35,12 +41,18 @@ impl Executor for Execute {
         let Some((program, args)) = args.as_deref().and_then(<[String]>::split_first) else {
             return Err(ExecutorError::InvalidArg);
         };
-        let error = run(program, args);
-        let hint = match error.raw_os_error() {
-            Some(libc::ENOEXEC) => ": it is for another kind of machine, or has no #! line",
-            _ => "",
+        let reason = match self.entry.enter() {
+            // Nothing runs without the filter that it asked for.
+            Err(error) => explain(&error),
+            Ok(()) => {
+                let error = run(program, args);
+                let hint = match error.raw_os_error() {
+                    Some(libc::ENOEXEC) => ": it is for another kind of machine, or has no #! line",
+                    _ => "",
+                };
+                format!("running {program}: {error}{hint}")
+            }
         };
-        let reason = format!("running {program}: {error}{hint}");
         if self.first {
             self.report.say(FAULT, reason.as_bytes());
             std::process::exit(CODE_NOT_RUN);

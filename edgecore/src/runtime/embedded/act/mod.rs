@@ -160,7 +160,7 @@ fn create(folder: &Path, run: &Path, id: &str, owner: (u32, u32), report: &Repor
         .with_root_path(run.join(STATES))
         .and_then(|builder| builder.with_pid_file(Some(own.join(PID))))
         .map_err(causes)?
-        .with_executor(Execute::new(report.0.try_clone().map_err(causes)?, true));
+        .with_executor(Execute::new(report.0.try_clone().map_err(causes)?, &spec, true).map_err(causes)?);
     if terminal {
         builder = builder.with_console_socket(Some(own.join(CONSOLE)));
     } else {
@@ -199,10 +199,8 @@ fn output(path: &Path, owner: (u32, u32)) -> Result<OwnedFd, String> {
 
 /// Runs a command in a container and waits for its end, or makes an end of it.
 fn exec(folder: &Path, run: &Path, id: &str, limit: Duration, command: &[&str], report: &Report) -> Result<(), String> {
-    let mut process = spec(folder)?
-        .process()
-        .clone()
-        .ok_or("the container's record is damaged")?;
+    let spec = spec(folder)?;
+    let mut process = spec.process().clone().ok_or("the container's record is damaged")?;
     process
         .set_args(Some(command.iter().map(|word| (*word).to_owned()).collect()))
         .set_terminal(Some(false));
@@ -217,7 +215,7 @@ fn exec(folder: &Path, run: &Path, id: &str, limit: Duration, command: &[&str], 
     let built = ContainerBuilder::new(id.to_owned(), SyscallType::default())
         .with_root_path(run.join(STATES))
         .map_err(causes)?
-        .with_executor(Execute::new(report.0.try_clone().map_err(causes)?, false))
+        .with_executor(Execute::new(report.0.try_clone().map_err(causes)?, &spec, false).map_err(causes)?)
         .with_stdin(null.try_clone().map_err(causes)?)
         .with_stdout(stdout.try_clone().map_err(causes)?)
         .with_stderr(stdout)
