@@ -64,6 +64,20 @@ pub(crate) fn ignore_stop_signals() {
     }
 }
 
+/// Becomes another program, with this process' environment; returns only what is in the way. `args` has the program's own
+/// name first.
+pub(crate) fn become_program(path: &CStr, args: &[CString]) -> io::Error {
+    let mut list: Vec<_> = args.iter().map(|arg| arg.as_ptr()).collect();
+    list.push(std::ptr::null());
+    // SAFETY: the path and a list of C strings that ends with null, all of which outlive the call; SIG_DFL installs no
+    // handler. The standard library ignores SIGPIPE, and a program expects it not to be.
+    unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        libc::execv(path.as_ptr(), list.as_ptr());
+    }
+    io::Error::last_os_error()
+}
+
 /// Lets every signal happen again: what a process keeps from happening is kept from what it starts as well.
 pub(crate) fn no_signal_waits() -> io::Result<()> {
     let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();

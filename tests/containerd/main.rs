@@ -19,4 +19,5 @@ mod pressure;
 mod reconciler;
 mod registry;
 mod seccomp;
+mod shim;
 mod site;

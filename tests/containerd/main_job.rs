@@ -5,12 +5,19 @@ use std::process::Command;
 
 use tests::cores::eventually;
 
-use super::node::{kill, own_mounts};
+use super::node::{On, kill, on_both, own_mounts};
 use super::site::{Site, new_boot_id, text};
 
-#[tokio::test]
-async fn containerd_main_job_survives_kills_of_both_cores() {
-    let mut site = Site::start("kills").await;
+on_both!(
+    survives_kills_of_both_cores,
+    applies_what_changed_meanwhile,
+    survives_a_restored_cloud,
+    survives_reboots_without_a_link,
+    survives_a_lost_store,
+);
+
+async fn survives_kills_of_both_cores(on: On) {
+    let mut site = Site::of(on, "kills").await;
     site.deploy(2);
     let uids = site.ready(2).await;
     let shells = site.running(2).await;
@@ -53,9 +60,8 @@ async fn containerd_main_job_survives_kills_of_both_cores() {
     site.finish().await;
 }
 
-#[tokio::test]
-async fn containerd_main_job_applies_what_changed_meanwhile() {
-    let mut site = Site::start("meanwhile").await;
+async fn applies_what_changed_meanwhile(on: On) {
+    let mut site = Site::of(on, "meanwhile").await;
     site.deploy(2);
     let before = site.ready(2).await;
     let shells = site.running(2).await;
@@ -99,9 +105,8 @@ async fn containerd_main_job_applies_what_changed_meanwhile() {
     site.finish().await;
 }
 
-#[tokio::test]
-async fn containerd_main_job_survives_a_restored_cloud() {
-    let mut site = Site::start("restored").await;
+async fn survives_a_restored_cloud(on: On) {
+    let mut site = Site::of(on, "restored").await;
     site.deploy(2);
     let uids = site.ready(2).await;
     let shells = site.running(2).await;
@@ -127,10 +132,9 @@ async fn containerd_main_job_survives_a_restored_cloud() {
     site.finish().await;
 }
 
-#[tokio::test]
-async fn containerd_main_job_survives_reboots_without_a_link() {
+async fn survives_reboots_without_a_link(on: On) {
     own_mounts();
-    let mut site = Site::start("reboots").await;
+    let mut site = Site::of(on, "reboots").await;
     site.deploy(2);
     site.ready(2).await;
     site.running(2).await;
@@ -156,9 +160,8 @@ async fn containerd_main_job_survives_reboots_without_a_link() {
     site.finish().await;
 }
 
-#[tokio::test]
-async fn containerd_main_job_survives_a_lost_store() {
-    let mut site = Site::start("lost").await;
+async fn survives_a_lost_store(on: On) {
+    let mut site = Site::of(on, "lost").await;
     site.deploy(2);
     let uids = site.ready(2).await;
     let shells = site.running(2).await;

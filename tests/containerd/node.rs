@@ -13,6 +13,7 @@ use edgecore::images::Clock;
 use edgecore::runtime::chosen::Chosen;
 use edgecore::runtime::containerd::{Config, Containerd};
 use edgecore::runtime::embedded::{self, Embedded};
+use edgecore::runtime::fake::Fake;
 use edgecore::runtime::{CniConfig, Container, Event, Labels, Limits, Runtime as _, Sandbox, Security, Seen, State};
 use proto::object::Uid;
 use proto::time::Wall;
@@ -34,6 +35,7 @@ pub(crate) struct Node {
     smalls: Vec<PathBuf>,
     /// None with the embedded runtime.
     daemon: Option<Child>,
+    embedded: bool,
 }
 
 /// Runs tests on both runtimes.
@@ -87,6 +89,7 @@ impl Node {
             config,
             smalls: Vec::new(),
             daemon: None,
+            embedded: true,
         }
     }
 
@@ -106,6 +109,7 @@ impl Node {
             config,
             smalls,
             daemon,
+            embedded: false,
         };
         node.answers().await;
         node
@@ -140,7 +144,7 @@ impl Node {
     }
 
     pub(crate) fn is_embedded(&self) -> bool {
-        matches!(self.runtime, Chosen::Embedded(_))
+        self.embedded
     }
 
     /// What power off leaves: nothing that ran, nothing of what does not survive a reboot. The daemon must be dead.
@@ -159,6 +163,11 @@ impl Node {
         }
     }
 
+    /// The edge core is gone.
+    pub(crate) fn forget_client(&mut self) {
+        self.runtime = Chosen::Fake(Box::new(Fake::new()));
+    }
+
     /// Another edge core takes over.
     pub(crate) fn replace_client(&mut self) {
         self.runtime = if self.is_embedded() {
@@ -175,11 +184,12 @@ impl Node {
         let config = self.folder.join("edgecore.toml");
         let path = |name: &str| self.folder.join(name).display().to_string();
         let text = format!(
-            "data = {:?}\nlogs = {:?}\nrun = {:?}\nlog = \"debug\"\n[containerd]\nsocket = {:?}\nnamespace = {:?}\n\
+            "data = {:?}\nlogs = {:?}\nrun = {:?}\nlog = \"debug\"\nruntime = {:?}\n[containerd]\nsocket = {:?}\nnamespace = {:?}\n\
              [pods]\ncgroup = {:?}\ncni_conf = {:?}\n",
             path("edge"),
             path("plogs"),
             path("run"),
+            if self.embedded { "embedded" } else { "containerd" },
             self.config.socket.display().to_string(),
             self.config.namespace,
             self.config.cgroup_parent,
@@ -263,6 +273,15 @@ impl Node {
     pub(crate) async fn logs(&self, name: &str, line: &str) {
         let has = async || self.log(name).iter().any(|known| known == line).then_some(());
         eventually(&format!("{name} logs {line:?}"), has).await;
+    }
+
+    /// Whether the runtime has no container.
+    pub(crate) fn is_empty(&self) -> bool {
+        if self.embedded {
+            std::fs::read_dir(self.folder.join("edge/embedded/pods")).map_or(0, Iterator::count) == 0
+        } else {
+            self.ctr(&["containers", "ls", "-q"]).is_empty()
+        }
     }
 
     /// What containerd's own client says.
@@ -394,7 +413,8 @@ impl Node {
             "run/exec",
             "run/shims",
             "state/cni",
-            "state/pods",
+            "edge/embedded/cni",
+            "edge/embedded/pods",
         ] {
             let left = std::fs::read_dir(self.folder.join(folder)).map_or(0, Iterator::count);
             assert_eq!(left, 0, "{folder}");
@@ -440,7 +460,8 @@ fn config(folder: &Path) -> Config {
 /// The same for the embedded runtime.
 fn own(config: &Config) -> embedded::Config {
     embedded::Config {
-        data_dir: config.state_dir.clone(),
+        // An edge core's that runs on this configuration.
+        data_dir: config.state_dir.with_file_name("edge").join("embedded"),
         run_dir: config.run_dir.clone(),
         program: config.log_program.clone(),
         log_bytes_max: config.log_bytes_max,

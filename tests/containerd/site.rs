@@ -1,4 +1,4 @@
-//! A node on a containerd of its own with a cloud core, and what tests ask of both.
+//! A node on a container runtime of its own with a cloud core, and what tests ask of both.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use tests::cores::{CloudCore, EdgeCore, Kubectl, eventually};
 
-use super::node::{Node, WEB};
+use super::node::{Node, On, WEB};
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -21,7 +21,11 @@ pub(crate) struct Site {
 
 impl Site {
     pub(crate) async fn start(name: &str) -> Self {
-        let mut site = Self::joined(Node::new(name).await).await;
+        Self::of(On::Containerd, name).await
+    }
+
+    pub(crate) async fn of(on: On, name: &str) -> Self {
+        let mut site = Self::joined(Node::of(on, name).await).await;
         site.edge.start();
         site
     }
@@ -199,10 +203,7 @@ spec:
             self.kubectl.pods("app=web").is_empty().then_some(())
         })
         .await;
-        eventually("the containers are gone", async || {
-            self.node.ctr(&["containers", "ls", "-q"]).is_empty().then_some(())
-        })
-        .await;
+        eventually("the containers are gone", async || self.node.is_empty().then_some(())).await;
         let Self { node, cloud, edge, .. } = self;
         drop((edge, cloud));
         node.finish(&[], &[]).await;

@@ -14,7 +14,10 @@
 
 mod act;
 mod client;
+mod exec;
 mod folders;
+mod launch;
+mod make;
 mod record;
 mod shim;
 mod watch;
@@ -23,34 +26,29 @@ mod wire;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{ExitCode, Stdio};
+use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use oci_spec::runtime::Spec;
 use proto::object::Uid;
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::io::AsyncReadExt as _;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use self::act::Outcome;
 use self::folders::Folders;
+use self::launch::Launcher;
+use self::make::Maker;
 use self::record::{CODE_UNKNOWN, Exit, Made, Moment, NodeTime, RecordError};
 use self::watch::Watchers;
 use self::wire::{Answer, Request};
-use super::log_shim::Target;
 use super::oci::sandbox::Sandboxes;
-use super::oci::spec::{self, Input, Machine};
-use super::oci::{accounts, cgroup, machine, names, passwd};
+use super::oci::{cgroup, machine, names};
 use super::{
     CniConfig, Container, Event, Executed, Image, Network, RegistryAuth, Runtime, RuntimeError, Sandbox, Seen, State,
     Version, explain,
 };
 use crate::images::store::{ImageStore, StoreError, Stored, unpack};
 use crate::images::{Clock, Reference, Registry, Source, Trust};
-use crate::seccomp::privileges::Entry;
-use crate::sys;
 
 const LIST: &str = "listing containers";
 const CREATE: &str = "creating the container";
@@ -60,14 +58,7 @@ const REMOVE: &str = "removing the container";
 const RELEASE: &str = "releasing the pod's sandbox";
 const EXEC: &str = "running a command in the container";
 const FIND: &str = "looking for the image";
-const SHIM: &str = "starting the pod's shim";
 
-/// What is kept of a command's output; the rest is read and thrown away.
-const OUTPUT_BYTES_MAX: usize = 4096;
-/// For the rest of the output of a command that has ended: something it left behind may hold it open.
-const DRAIN: Duration = Duration::from_secs(1);
-/// For making the namespaces of a command, beside its own limit.
-const EXEC_GRACE: Duration = Duration::from_secs(30);
 /// For what a shim does at once.
 const QUICK: Duration = Duration::from_secs(10);
 /// For making a process, on a card that is busy.
@@ -130,9 +121,9 @@ pub struct Embedded {
     config: Config,
     folders: Folders,
     images: ImageStore,
+    maker: Arc<Maker>,
     trust: Trust,
     sandboxes: Sandboxes,
-    machine: Machine,
     clock: Clock,
     /// What the clock said last.
     time: Mutex<Option<NodeTime>>,
@@ -151,12 +142,21 @@ impl Embedded {
     pub fn new(config: Config, clock: Clock) -> Result<Self, RuntimeError> {
         let folders = Folders::new(&config.data_dir, &config.run_dir);
         let images = ImageStore::open(config.data_dir.join("images"), config.program.clone());
+        let images = images.map_err(stored("opening the image store"))?;
         let launcher = Launcher {
             program: config.program.clone(),
             cgroup_parent: config.cgroup_parent.clone(),
         };
         Ok(Self {
-            images: images.map_err(stored("opening the image store"))?,
+            maker: Arc::new(Maker {
+                images: images.clone(),
+                folders: folders.clone(),
+                machine: machine::read(),
+                cgroup_parent: config.cgroup_parent.clone(),
+                log_bytes_max: config.log_bytes_max,
+                log_files_max: config.log_files_max,
+            }),
+            images,
             trust: Trust { extra: config.registry_ca.clone(), clock: clock.clone() },
             sandboxes: Sandboxes::new(
                 config.run_dir.clone(),
@@ -164,7 +164,6 @@ impl Embedded {
                 config.cgroup_parent.clone(),
                 config.cni.clone(),
             ),
-            machine: machine::read(),
             watchers: Arc::new(Watchers::new(folders.clone(), launcher)),
             folders,
             time: Mutex::default(),
@@ -176,10 +175,6 @@ impl Embedded {
     /// Whether any pod of ours is on this node.
     pub fn holds_pods(config: &Config) -> bool {
         !Folders::new(&config.data_dir, &config.run_dir).pods().is_empty()
-    }
-
-    fn stored(&self, image: &str) -> Result<Option<Stored>, RuntimeError> {
-        self.images.image(image).map_err(stored(FIND))
     }
 
     fn time(&self) -> NodeTime {
@@ -221,96 +216,12 @@ impl Embedded {
         Ok(seen)
     }
 
-    /// Makes a container up to its record, which comes last.
-    fn make(&self, sandbox: &Sandbox, container: &Container, image: &Stored) -> Result<String, RuntimeError> {
-        let id = names::id(&container.labels);
-        let folder = self.folders.container(sandbox.pod, &id);
-        if let Some(known) = record::read::<Made>(&folder.join(record::MADE)).map_err(recorded(CREATE))? {
-            if known.labels() == container.labels {
-                return Ok(id);
-            }
-            let reason = format!(
-                "attempt {} was made before, from another spec",
-                container.labels.attempt
-            );
-            return Err(RuntimeError::Invalid { action: CREATE, reason });
-        }
-        let invalid = |reason| RuntimeError::Invalid { action: CREATE, reason };
-        std::fs::create_dir_all(&folder).map_err(failed(CREATE))?;
-        let root = self.images.mount_root(image, &folder).map_err(stored(CREATE))?;
-        let run = image.config.config.clone().unwrap_or_default();
-        let user = run.user.as_deref().unwrap_or_default();
-        let (passwd, group) = if accounts::needs_files(user, &container.security) {
-            passwd::read(&root.path).map_err(failed(CREATE))?
-        } else {
-            (String::new(), String::new())
-        };
-        let account = accounts::resolve(user, &container.security, &passwd, &group).map_err(invalid)?;
-        let mut spec = spec::build(&Input {
-            sandbox,
-            container,
-            image: &run,
-            account: &account,
-            machine: &self.machine,
-            shared: &self.sandboxes.folder(sandbox.pod),
-            cgroup_parent: self.sandboxes.cgroup_parent(),
-        })
-        .map_err(invalid)?;
-        if let Some(process) = spec.process() {
-            // The folder it starts in is made where the image has none.
-            let inside = std::fs::File::open(&root.path).map_err(failed(CREATE))?;
-            sys::make_folder_below(&inside, process.cwd()).map_err(|error| RuntimeError::Failed {
-                action: CREATE,
-                reason: format!("making its working folder {}: {error}", process.cwd().display()),
-            })?;
-        }
-        if let Some(place) = spec.root_mut() {
-            place.set_path(root.path);
-        }
-        limit_to(&mut spec, &cgroup::controllers(), &id);
-        Entry::prepare(&mut spec).map_err(|error| invalid(explain(&error)))?;
-        let spec = serde_json::to_vec(&spec).map_err(|error| invalid(error.to_string()))?;
-        daemon::files::replace(&folder.join(act::SPEC), &spec, 0o600)
-            .map_err(RecordError::from)
-            .map_err(recorded(CREATE))?;
-        let log = Target {
-            bytes_max: self.config.log_bytes_max,
-            files_max: self.config.log_files_max,
-            path: container.log.clone(),
-        };
-        let made = Made {
-            image: container.image.clone(),
-            image_id: image.id.to_string(),
-            cgroup: names::cgroup(self.sandboxes.cgroup_parent(), &container.labels),
-            tty: container.tty,
-            owner: (account.uid, account.gid),
-            log: log.to_string(),
-            ..Made::of(&container.labels)
-        };
-        record::write(&folder.join(record::MADE), &made).map_err(recorded(CREATE))?;
-        Ok(id)
-    }
-
-    /// Takes away what is left of a container that has no process any more; the record last.
-    fn unmake(&self, pod: Uid, id: &str) -> Result<(), RuntimeError> {
-        let folder = self.folders.container(pod, id);
-        let run = self.folders.run(pod);
-        let made = record::read::<Made>(&folder.join(record::MADE));
-        self.images.remove_root(&folder).map_err(stored(REMOVE))?;
-        for place in [run.join(act::STATES).join(id), run.join(id)] {
-            missing_is_fine(std::fs::remove_dir_all(place)).map_err(failed(REMOVE))?;
-        }
-        if let Ok(Some(made)) = made {
-            cgroup::remove(&made.cgroup).map_err(failed(REMOVE))?;
-        }
-        missing_is_fine(std::fs::remove_dir_all(&folder)).map_err(failed(REMOVE))
-    }
-
     /// Makes an end of a running container, and waits until it is written down.
     async fn end(&self, pod: Uid, id: &str) -> Result<(), RuntimeError> {
         let made =
             record::read::<Made>(&self.folders.container(pod, id).join(record::MADE)).map_err(recorded(REMOVE))?;
-        let cgroup = made.map(|made| made.cgroup).unwrap_or_default();
+        // What was never made whole has no process.
+        let Some(Made { cgroup, .. }) = made else { return Ok(()) };
         let ending = async {
             loop {
                 let seen = self.look(pod, id).map_err(recorded(REMOVE))?;
@@ -385,21 +296,9 @@ impl Runtime for Embedded {
     }
 
     async fn create(&self, sandbox: &Sandbox, container: &Container) -> Result<String, RuntimeError> {
-        let missing = || RuntimeError::Missing {
-            action: CREATE,
-            what: format!("the image {}", container.image),
-        };
-        let image = self.stored(&container.image)?.ok_or_else(missing)?;
-        let made = self.make(sandbox, container, &image);
-        if made.is_err() {
-            let id = names::id(&container.labels);
-            let record = self.folders.container(sandbox.pod, &id).join(record::MADE);
-            // Without its record it is no container.
-            if !record.exists() {
-                let _ = self.unmake(sandbox.pod, &id);
-            }
-        }
-        made
+        let (maker, shared) = (Arc::clone(&self.maker), self.sandboxes.folder(sandbox.pod));
+        let (sandbox, container) = (sandbox.clone(), container.clone());
+        blocking(CREATE, move || maker.make(&sandbox, &container, &shared)).await
     }
 
     async fn start(&self, id: &str) -> Result<(), RuntimeError> {
@@ -409,17 +308,8 @@ impl Runtime for Embedded {
         if seen.state != State::Created {
             return Ok(());
         }
-        let image = self
-            .stored(&seen.image)?
-            .filter(|image| image.id.as_str() == seen.image_id);
-        let Some(image) = image else {
-            self.remove(id).await?;
-            let reason = "the image it was made from is gone; it is made again".to_owned();
-            return Err(RuntimeError::Failed { action: START, reason });
-        };
-        // A reboot took the mount away.
-        let folder = self.folders.container(pod, id);
-        self.images.mount_root(&image, &folder).map_err(stored(START))?;
+        let maker = Arc::clone(&self.maker);
+        blocking(START, move || maker.mount(pod, &seen)).await?;
         let answer = self
             .ask(pod, &Request::Start { id: id.to_owned() }, PROCESS, START)
             .await?;
@@ -453,7 +343,8 @@ impl Runtime for Embedded {
             return Ok(());
         }
         self.end(pod, id).await?;
-        self.unmake(pod, id)
+        let (maker, id) = (Arc::clone(&self.maker), id.to_owned());
+        blocking(REMOVE, move || maker.unmake(pod, &id)).await
     }
 
     async fn release(&self, pod: Uid) -> Result<(), RuntimeError> {
@@ -464,7 +355,7 @@ impl Runtime for Embedded {
         }
         // What is no container was never made whole.
         for id in self.folders.containers(pod) {
-            self.unmake(pod, &id)?;
+            self.remove(&id).await?;
         }
         self.watchers.end(pod).await?;
         let cgroup = names::pod_cgroup(self.sandboxes.cgroup_parent(), pod);
@@ -481,6 +372,10 @@ impl Runtime for Embedded {
         for folder in [self.folders.run(pod), self.folders.pod(pod)] {
             missing_is_fine(std::fs::remove_dir_all(folder)).map_err(failed(RELEASE))?;
         }
+        let maker = Arc::clone(&self.maker);
+        if let Err(error) = blocking(RELEASE, move || maker.collect()).await {
+            tracing::warn!("{}", explain(&error));
+        }
         Ok(())
     }
 
@@ -491,53 +386,16 @@ impl Runtime for Embedded {
         if !matches!(seen.map(|seen| seen.state), Some(State::Running { .. })) {
             return Err(missing());
         }
-        let (theirs, mut report) = tokio::net::unix::pipe::pipe().map_err(failed(EXEC))?;
-        let theirs = theirs.into_blocking_fd().map_err(failed(EXEC))?;
-        let mut child = tokio::process::Command::new(&self.config.program)
-            .arg0("edgecore")
-            .args([act::WORD, act::EXEC])
-            .arg(self.folders.container(pod, id))
-            .arg(self.folders.run(pod))
-            .args([id, &limit.as_millis().to_string()])
-            .args(command)
-            .stdin(Stdio::from(theirs))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(failed(EXEC))?;
-        let mut output = child.stdout.take();
-        let mut kept = Vec::new();
-        let mut said = Vec::new();
-        let reading = async {
-            // What of it was started holds the report open until the command has ended; what it left behind does not.
-            let mut ended = std::pin::pin!(report.read_to_end(&mut said));
-            loop {
-                tokio::select! {
-                    ended = &mut ended => return ended.map(drop),
-                    more = read(&mut output, &mut kept), if output.is_some() => if !more { output = None },
-                }
-            }
-        };
-        let all = limit + EXEC_GRACE;
-        timeout(all, reading)
-            .await
-            .map_err(|_| RuntimeError::Timeout { action: EXEC, limit: all })?
-            .map_err(failed(EXEC))?;
-        let _ = timeout(DRAIN, async {
-            while output.is_some() && read(&mut output, &mut kept).await {}
-        })
-        .await;
-        child.wait().await.map_err(failed(EXEC))?;
-        match act::outcome(&said) {
-            Outcome::Ended(code) => Ok(Executed { code, output: String::from_utf8_lossy(&kept).into_owned() }),
-            Outcome::Late => Err(RuntimeError::Timeout { action: EXEC, limit }),
-            Outcome::Fault(reason) => Err(RuntimeError::Failed { action: EXEC, reason }),
-        }
+        let (folder, run) = (self.folders.container(pod, id), self.folders.run(pod));
+        exec::exec(&self.config.program, &folder, &run, id, command, limit).await
     }
 
     async fn image(&self, name: &str) -> Result<Option<Image>, RuntimeError> {
-        Ok(self.stored(name)?.map(|stored| image(&stored)))
+        Ok(self
+            .images
+            .image(name)
+            .map_err(stored(FIND))?
+            .map(|stored| image(&stored)))
     }
 
     async fn pull(&self, name: &str, auth: &[RegistryAuth]) -> Result<Image, RuntimeError> {
@@ -554,51 +412,6 @@ impl Runtime for Embedded {
         let shown = archive.display().to_string();
         let imported = self.images.import(archive).await;
         imported.map_err(|error| RuntimeError::Pull { image: shown, reason: explain(&error) })
-    }
-}
-
-/// Starts shims.
-#[derive(Debug, Clone)]
-struct Launcher {
-    program: PathBuf,
-    cgroup_parent: String,
-}
-
-impl Launcher {
-    /// It listens when this returns. One that is about to end is waited for.
-    async fn launch(&self, pod: Uid, folders: &Folders) -> Result<(), RuntimeError> {
-        let run = folders.run(pod);
-        std::fs::create_dir_all(run.join(act::STATES)).map_err(failed(SHIM))?;
-        let mut child = tokio::process::Command::new(&self.program)
-            .arg0("edgecore")
-            .arg(shim::WORD)
-            .args([folders.pod(pod), run])
-            .arg(names::pod_cgroup(&self.cgroup_parent, pod))
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .map_err(failed(SHIM))?;
-        let mut said = Vec::new();
-        let ready = async {
-            if let Some(stdout) = &mut child.stdout {
-                stdout.read_to_end(&mut said).await?;
-            }
-            Ok(())
-        };
-        let ready = timeout(QUICK, ready).await;
-        match ready {
-            Ok(Ok(())) if said.is_empty() => Ok(()),
-            Ok(Ok(())) => Err(RuntimeError::Failed {
-                action: SHIM,
-                reason: String::from_utf8_lossy(&said).into_owned(),
-            }),
-            Ok(Err(error)) => Err(failed(SHIM)(error)),
-            Err(_) => {
-                let _ = child.start_kill();
-                Err(RuntimeError::Timeout { action: SHIM, limit: QUICK })
-            }
-        }
     }
 }
 
@@ -624,49 +437,6 @@ fn state(started: Option<Moment>, ended: Option<Exit>, node: &NodeTime) -> State
     }
 }
 
-/// Takes out the limits that this machine cannot keep, and says which.
-fn limit_to(spec: &mut Spec, controllers: &std::collections::BTreeSet<String>, id: &str) {
-    let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
-    let lacks = |name: &str| !controllers.contains(name);
-    let Some(resources) = spec
-        .linux_mut()
-        .as_mut()
-        .and_then(|linux| linux.resources_mut().as_mut())
-    else {
-        return;
-    };
-    let mut lost = Vec::new();
-    if lacks("memory") && resources.memory().is_some() {
-        resources.set_memory(None);
-        lost.push("memory");
-    }
-    if lacks("pids") && resources.pids().is_some() {
-        resources.set_pids(None);
-        lost.push("pids");
-    }
-    if lacks("cpu") {
-        if resources
-            .cpu()
-            .as_ref()
-            .is_some_and(|cpu| cpu.shares().is_some() || cpu.quota().is_some())
-        {
-            lost.push("cpu");
-        }
-        resources.set_cpu(None);
-    }
-    if !unified && lacks("devices") {
-        resources.set_devices(None);
-    }
-    if !lost.is_empty() {
-        let lost = lost.join(", ");
-        tracing::warn!(
-            container = id,
-            controllers = lost,
-            "this machine does not keep its limits: edgecore check says what to do"
-        );
-    }
-}
-
 fn image(stored: &Stored) -> Image {
     let run = stored.config.config.clone().unwrap_or_default();
     Image {
@@ -676,18 +446,13 @@ fn image(stored: &Stored) -> Image {
     }
 }
 
-/// Reads some; whether there may be more.
-async fn read(output: &mut Option<tokio::process::ChildStdout>, kept: &mut Vec<u8>) -> bool {
-    let Some(output) = output else { return false };
-    let mut buffer = [0; 1024];
-    match output.read(&mut buffer).await {
-        Ok(0) | Err(_) => false,
-        Ok(count) => {
-            let room = OUTPUT_BYTES_MAX - kept.len();
-            kept.extend_from_slice(&buffer[..count.min(room)]);
-            true
-        }
-    }
+/// Runs what blocks where it holds up nobody.
+async fn blocking<T: Send + 'static>(
+    action: &'static str,
+    work: impl FnOnce() -> Result<T, RuntimeError> + Send + 'static,
+) -> Result<T, RuntimeError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| RuntimeError::Failed { action, reason: error.to_string() })?
 }
 
 fn missing_is_fine(result: io::Result<()>) -> io::Result<()> {

@@ -13,9 +13,10 @@ use tokio::time::{sleep, timeout};
 
 use super::client::{Client, ClientError};
 use super::folders::Folders;
+use super::launch::{Launcher, SHIM};
 use super::record::{self, Moment};
 use super::wire::{Answer, LOCK, Request};
-use super::{LOOK, Launcher, QUICK, RELEASE, TRIES, client};
+use super::{LOOK, QUICK, RELEASE, TRIES, client};
 use crate::runtime::{Event, RuntimeError, explain};
 
 /// How many events wait for whoever subscribed; pods beyond that are merged and told later.
@@ -107,7 +108,7 @@ impl Watchers {
 
     /// A connection that is told of every change.
     async fn connect(&self, pod: Uid) -> Result<Client, RuntimeError> {
-        self.with_shim(pod, super::SHIM, || async {
+        self.with_shim(pod, SHIM, || async {
             let client = Client::connect(&self.folders.run(pod))?;
             client.ask(&Request::Watch)?;
             timeout(QUICK, client.answer())

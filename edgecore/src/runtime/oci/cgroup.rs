@@ -54,6 +54,10 @@ pub(in crate::runtime) fn join(cgroup: &str) -> usize {
 /// The processes in a cgroup and those below it.
 pub(in crate::runtime) fn processes(cgroup: &str) -> BTreeSet<u32> {
     let mut found = BTreeSet::new();
+    assert!(
+        !cgroup.trim_matches('/').is_empty(),
+        "the root's processes are everybody's"
+    );
     for root in every_root() {
         collect(&root.join(cgroup.trim_start_matches('/')), &mut found);
     }

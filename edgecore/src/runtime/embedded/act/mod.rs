@@ -27,7 +27,6 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, waitpid}
 use self::execute::Execute;
 use super::record::CODE_UNKNOWN;
 use super::shim::container::{CONSOLE, STDERR, STDOUT};
-use crate::seccomp::privileges::Entry;
 
 /// The first argument.
 pub(super) const WORD: &str = "container-act";
@@ -152,7 +151,6 @@ impl Report {
 fn create(folder: &Path, run: &Path, id: &str, owner: (u32, u32), report: &Report) -> Result<(), String> {
     let own = run.join(id);
     let spec = spec(folder)?;
-    let entry = Entry::of(&spec).map_err(causes)?;
     let terminal = spec
         .process()
         .as_ref()
@@ -162,7 +160,7 @@ fn create(folder: &Path, run: &Path, id: &str, owner: (u32, u32), report: &Repor
         .with_root_path(run.join(STATES))
         .and_then(|builder| builder.with_pid_file(Some(own.join(PID))))
         .map_err(causes)?
-        .with_executor(Execute::new(report.0.try_clone().map_err(causes)?, true, entry));
+        .with_executor(Execute::new(report.0.try_clone().map_err(causes)?, &spec, true).map_err(causes)?);
     if terminal {
         builder = builder.with_console_socket(Some(own.join(CONSOLE)));
     } else {
@@ -202,7 +200,6 @@ fn output(path: &Path, owner: (u32, u32)) -> Result<OwnedFd, String> {
 /// Runs a command in a container and waits for its end, or makes an end of it.
 fn exec(folder: &Path, run: &Path, id: &str, limit: Duration, command: &[&str], report: &Report) -> Result<(), String> {
     let spec = spec(folder)?;
-    let entry = Entry::of(&spec).map_err(causes)?;
     let mut process = spec.process().clone().ok_or("the container's record is damaged")?;
     process
         .set_args(Some(command.iter().map(|word| (*word).to_owned()).collect()))
@@ -218,7 +215,7 @@ fn exec(folder: &Path, run: &Path, id: &str, limit: Duration, command: &[&str], 
     let built = ContainerBuilder::new(id.to_owned(), SyscallType::default())
         .with_root_path(run.join(STATES))
         .map_err(causes)?
-        .with_executor(Execute::new(report.0.try_clone().map_err(causes)?, false, entry))
+        .with_executor(Execute::new(report.0.try_clone().map_err(causes)?, &spec, false).map_err(causes)?)
         .with_stdin(null.try_clone().map_err(causes)?)
         .with_stdout(stdout.try_clone().map_err(causes)?)
         .with_stderr(stdout)

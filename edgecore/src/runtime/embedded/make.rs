@@ -1,0 +1,209 @@
+//! Containers as folders: made up to their record, mounted again after a reboot, taken away. All of it blocks.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::Path;
+
+use oci_spec::runtime::Spec;
+use proto::object::Uid;
+
+use super::folders::Folders;
+use super::record::{self, Made, RecordError};
+use super::{CREATE, REMOVE, START, act, failed, missing_is_fine, recorded, stored};
+use crate::images::store::{ImageId, ImageStore, Stored};
+use crate::runtime::log_shim::Target;
+use crate::runtime::oci::spec::{self, Input, Machine};
+use crate::runtime::oci::{accounts, cgroup, names, passwd};
+use crate::runtime::{Container, RuntimeError, Sandbox, Seen, explain};
+use crate::seccomp::privileges::Entry;
+use crate::sys;
+
+const COLLECT: &str = "taking away images that nothing needs";
+
+pub(super) struct Maker {
+    pub(super) images: ImageStore,
+    pub(super) folders: Folders,
+    pub(super) machine: Machine,
+    pub(super) cgroup_parent: String,
+    pub(super) log_bytes_max: u64,
+    pub(super) log_files_max: u32,
+}
+
+impl Maker {
+    /// Makes a container up to its record, which comes last.
+    pub(super) fn make(&self, sandbox: &Sandbox, container: &Container, shared: &Path) -> Result<String, RuntimeError> {
+        let id = names::id(&container.labels);
+        let folder = self.folders.container(sandbox.pod, &id);
+        if let Some(known) = record::read::<Made>(&folder.join(record::MADE)).map_err(recorded(CREATE))? {
+            if known.labels() == container.labels {
+                return Ok(id);
+            }
+            let reason = format!(
+                "attempt {} was made before, from another spec",
+                container.labels.attempt
+            );
+            return Err(RuntimeError::Invalid { action: CREATE, reason });
+        }
+        let missing = || RuntimeError::Missing {
+            action: CREATE,
+            what: format!("the image {}", container.image),
+        };
+        let image = self
+            .images
+            .image(&container.image)
+            .map_err(stored(CREATE))?
+            .ok_or_else(missing)?;
+        let made = self.make_whole(sandbox, container, shared, &image, &folder);
+        if made.is_err() && !folder.join(record::MADE).exists() {
+            // Without its record it is no container.
+            let _ = self.unmake(sandbox.pod, &id);
+        }
+        made.map(|()| id)
+    }
+
+    fn make_whole(
+        &self,
+        sandbox: &Sandbox,
+        container: &Container,
+        shared: &Path,
+        image: &Stored,
+        folder: &Path,
+    ) -> Result<(), RuntimeError> {
+        let invalid = |reason| RuntimeError::Invalid { action: CREATE, reason };
+        std::fs::create_dir_all(folder).map_err(failed(CREATE))?;
+        let root = self.images.mount_root(image, folder).map_err(stored(CREATE))?;
+        let run = image.config.config.clone().unwrap_or_default();
+        let user = run.user.as_deref().unwrap_or_default();
+        let (passwd, group) = if accounts::needs_files(user, &container.security) {
+            passwd::read(&root.path).map_err(failed(CREATE))?
+        } else {
+            (String::new(), String::new())
+        };
+        let account = accounts::resolve(user, &container.security, &passwd, &group).map_err(invalid)?;
+        let mut spec = spec::build(&Input {
+            sandbox,
+            container,
+            image: &run,
+            account: &account,
+            machine: &self.machine,
+            shared,
+            cgroup_parent: &self.cgroup_parent,
+        })
+        .map_err(invalid)?;
+        if let Some(process) = spec.process() {
+            // The folder it starts in is made where the image has none.
+            let inside = File::open(&root.path).map_err(failed(CREATE))?;
+            sys::make_folder_below(&inside, process.cwd()).map_err(|error| RuntimeError::Failed {
+                action: CREATE,
+                reason: format!("making its working folder {}: {error}", process.cwd().display()),
+            })?;
+        }
+        if let Some(place) = spec.root_mut() {
+            place.set_path(root.path);
+        }
+        limit_to(&mut spec, &cgroup::controllers(), &container.labels.container);
+        Entry::prepare(&mut spec).map_err(|error| invalid(explain(&error)))?;
+        let spec = serde_json::to_vec(&spec).map_err(|error| invalid(error.to_string()))?;
+        daemon::files::replace(&folder.join(act::SPEC), &spec, 0o600)
+            .map_err(RecordError::from)
+            .map_err(recorded(CREATE))?;
+        let log = Target {
+            bytes_max: self.log_bytes_max,
+            files_max: self.log_files_max,
+            path: container.log.clone(),
+        };
+        let made = Made {
+            image: container.image.clone(),
+            image_id: image.id.to_string(),
+            cgroup: names::cgroup(&self.cgroup_parent, &container.labels),
+            tty: container.tty,
+            owner: (account.uid, account.gid),
+            log: log.to_string(),
+            ..Made::of(&container.labels)
+        };
+        record::write(&folder.join(record::MADE), &made).map_err(recorded(CREATE))
+    }
+
+    /// Makes the root of a container again that a reboot took away.
+    pub(super) fn mount(&self, pod: Uid, seen: &Seen) -> Result<(), RuntimeError> {
+        let image = self.images.image(&seen.image).map_err(stored(START))?;
+        let Some(image) = image.filter(|image| image.id.as_str() == seen.image_id) else {
+            self.unmake(pod, &seen.id)?;
+            let reason = "the image it was made from is gone; it is made again".to_owned();
+            return Err(RuntimeError::Failed { action: START, reason });
+        };
+        let folder = self.folders.container(pod, &seen.id);
+        self.images.mount_root(&image, &folder).map(drop).map_err(stored(START))
+    }
+
+    /// Takes away the images that no name and no container needs any more.
+    pub(super) fn collect(&self) -> Result<(), RuntimeError> {
+        let mut used = BTreeSet::new();
+        for pod in self.folders.pods() {
+            for id in self.folders.containers(pod) {
+                let path = self.folders.container(pod, &id).join(record::MADE);
+                let made = record::read::<Made>(&path).map_err(recorded(COLLECT))?;
+                used.extend(made.and_then(|made| ImageId::parse(&made.image_id).ok()));
+            }
+        }
+        self.images.collect(&used).map(drop).map_err(stored(COLLECT))
+    }
+
+    /// Takes away what is left of a container that has no process any more; the record last.
+    pub(super) fn unmake(&self, pod: Uid, id: &str) -> Result<(), RuntimeError> {
+        let folder = self.folders.container(pod, id);
+        let run = self.folders.run(pod);
+        let made = record::read::<Made>(&folder.join(record::MADE));
+        self.images.remove_root(&folder).map_err(stored(REMOVE))?;
+        for place in [run.join(act::STATES).join(id), run.join(id)] {
+            missing_is_fine(std::fs::remove_dir_all(place)).map_err(failed(REMOVE))?;
+        }
+        if let Ok(Some(made)) = made {
+            cgroup::remove(&made.cgroup).map_err(failed(REMOVE))?;
+        }
+        missing_is_fine(std::fs::remove_dir_all(&folder)).map_err(failed(REMOVE))
+    }
+}
+
+/// Takes out the limits that this machine cannot keep, and says which.
+fn limit_to(spec: &mut Spec, controllers: &BTreeSet<String>, id: &str) {
+    let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    let lacks = |name: &str| !controllers.contains(name);
+    let Some(resources) = spec
+        .linux_mut()
+        .as_mut()
+        .and_then(|linux| linux.resources_mut().as_mut())
+    else {
+        return;
+    };
+    let mut lost = Vec::new();
+    if lacks("memory") && resources.memory().is_some() {
+        resources.set_memory(None);
+        lost.push("memory");
+    }
+    if lacks("pids") && resources.pids().is_some() {
+        resources.set_pids(None);
+        lost.push("pids");
+    }
+    if lacks("cpu") {
+        if resources
+            .cpu()
+            .as_ref()
+            .is_some_and(|cpu| cpu.shares().is_some() || cpu.quota().is_some())
+        {
+            lost.push("cpu");
+        }
+        resources.set_cpu(None);
+    }
+    if !unified && lacks("devices") {
+        resources.set_devices(None);
+    }
+    if !lost.is_empty() {
+        let lost = lost.join(", ");
+        tracing::warn!(
+            container = id,
+            controllers = lost,
+            "this machine does not keep its limits: edgecore check says what to do"
+        );
+    }
+}
