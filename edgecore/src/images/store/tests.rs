@@ -1,5 +1,4 @@
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use super::folder::{Layer, Name, RootRecord};
 use super::pull::OTHERS_MAX;
