@@ -8,7 +8,7 @@ use edgecore::images::store::RootKind;
 use tests::cores::eventually;
 
 use super::archive::{Image, KINDS, Place, open, program};
-use super::tree::{Layer, Node, Tree, read, same, text, tree};
+use super::tree::{Layer, Node, read, same, text, tree};
 use super::trees::history;
 
 /// A containerd of one's own.
@@ -130,15 +130,16 @@ async fn images_are_what_containerd_makes_of_them() {
         containerd.done(&["images", "unmount", "--rm", text(&target)]);
         for kind in KINDS {
             let store = open(place.folder.path(), kind);
-            assert_eq!(store.import(&archive).await.unwrap(), [name.clone()]);
+            assert_eq!(store.import(&archive).await.unwrap(), [name.as_str()]);
             let stored = store.image(&name).unwrap().unwrap();
             let root = store.mount_root(&stored, &place.path("ours")).unwrap();
             let mut ours = read(&root.path);
             store.remove_root(&place.path("ours")).unwrap();
             // The time of a folder that nobody describes is that of its unpacking.
             for path in ["deep", "deep/er", "usr", "usr/lib"] {
-                let undescribed = |tree: &mut Tree| tree.get_mut(path).map(|node| node.modified = 0);
-                (undescribed(&mut ours), undescribed(&mut theirs));
+                for tree in [&mut ours, &mut theirs] {
+                    tree.entry(path.to_owned()).and_modify(|node| node.modified = 0);
+                }
             }
             same(&format!("{name}, {kind:?}"), &ours, &theirs);
             compared += ours.len();

@@ -156,7 +156,7 @@ async fn images_keep_their_names_until_the_new_ones_are_complete() {
     let new = pull(&place, &name).await.unwrap();
     assert_ne!(new, old);
     same("new", &place.seen(&new), &newer);
-    assert_eq!(place.store.collect(&BTreeSet::new()).unwrap().layers, 1);
+    assert_eq!(place.counts(), [1, 0, 2, 0, 1, 0, 0]);
     // By digest, which is checked.
     let by_digest = format!(
         "{}/team/large@{}",

@@ -158,7 +158,7 @@ pub(crate) fn history(seed: u64) -> (Image, Tree) {
         trees.push(at.clone());
     }
     (
-        Image::of(&format!("images.test/random:{seed}"), &trees, seed % 2 == 0),
+        Image::of(&format!("images.test/random:{seed}"), &trees, seed.is_multiple_of(2)),
         at,
     )
 }

@@ -43,6 +43,18 @@ struct Garbage {
 }
 
 impl ImageStore {
+    /// Takes away what nothing in here needs any more: after a name moved, and after a root went. What fails, or has to
+    /// wait for somebody, is done the next time.
+    pub(super) fn tidy(&self) {
+        match self.collect(&BTreeSet::new()) {
+            Ok(Collected { layers: 0, .. }) => {}
+            Ok(Collected { layers, bytes, .. }) => {
+                tracing::info!(layers, bytes, "took away layers that no image needs");
+            }
+            Err(error) => tracing::warn!("taking away what no image needs: {}", crate::runtime::explain(&error)),
+        }
+    }
+
     /// Takes away what no name and no root needs, nor any image of `in_use`, and what was cut off. A record that cannot
     /// be read ends it: what is not known to be unneeded stays. Deletes, which takes long: to be called where blocking
     /// is allowed.

@@ -4,7 +4,7 @@
 //! and its packed form is never kept, so that a card holds each layer once. A layer counts when it is unpacked, matches both
 //! of its digests, is synced and has its record; a name means its old image until the new one is complete. Whatever
 //! is cut off at any moment leaves the old or the new, and what is left over counts for nothing and is taken away by
-//! [`ImageStore::collect`].
+//! [`ImageStore::collect`], which follows every image that came and every root that went.
 //!
 //! Why chains, not single layers: what a layer means depends on what it is on. `lib/x` goes into `usr/lib` where `lib`
 //! is a link below, a hard link may reach down, and a folder nobody described looks as it does below.
@@ -85,6 +85,13 @@ impl ImageStore {
             RootKind::Copy
         };
         folder::remove_tree(&staging)?;
+        if kind == RootKind::Copy {
+            tracing::warn!(
+                folder = %folder.path().display(),
+                "overlayfs does not work in this folder: every container costs a copy of its image; load the overlay \
+                 module, or put the data folder on a file system such as ext4"
+            );
+        }
         Ok(Self::with(folder, program, kind))
     }
 

@@ -33,7 +33,9 @@ impl ImageStore {
         let reference = Reference::parse(name).map_err(&refused)?;
         let _turn = self.shared.turn.acquire().await.expect("never closed");
         let (root, bytes) = source.named(&reference).await.map_err(&refused)?;
-        Box::pin(self.take_in(&mut source, root, bytes, &reference)).await
+        let stored = Box::pin(self.take_in(&mut source, root, bytes, &reference)).await?;
+        self.tidy_apart().await;
+        Ok(stored)
     }
 
     /// Brings in the images of an archive and returns their names.
@@ -49,7 +51,16 @@ impl ImageStore {
             Box::pin(self.take_in(&mut source, root, bytes, &reference)).await?;
             names.push(reference.to_string());
         }
+        self.tidy_apart().await;
         Ok(names)
+    }
+
+    /// [`ImageStore::tidy`], where blocking is allowed.
+    async fn tidy_apart(&self) {
+        let store = self.clone();
+        if let Err(error) = tokio::task::spawn_blocking(move || store.tidy()).await {
+            tracing::warn!("taking away what no image needs: {error}");
+        }
     }
 
     async fn take_in(

@@ -71,7 +71,7 @@ impl ImageStore {
     /// Takes a container's root file system away, with all the container wrote. Repeatable.
     pub fn remove_root(&self, folder: &Path) -> Result<(), StoreError> {
         let store = &self.shared.folder;
-        let _held = store.hold()?;
+        let held = store.hold()?;
         let root = folder.join(ROOT);
         while is_mounted(folder, &root)? {
             sys::unmount(&root).map_err(io_error("unmounting", &root))?;
@@ -79,7 +79,10 @@ impl ImageStore {
         for name in [ROOT, UPPER, WORK, HALF] {
             remove_tree(&folder.join(name))?;
         }
-        store.remove_root(folder)
+        store.remove_root(folder)?;
+        drop(held);
+        self.tidy();
+        Ok(())
     }
 
     fn kind_of(&self, image: &Stored, folder: &Path) -> RootKind {
