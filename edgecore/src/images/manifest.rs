@@ -195,6 +195,12 @@ pub struct Config {
     pub config: Option<Run>,
     #[serde(default)]
     rootfs: RootFs,
+    #[serde(default)]
+    os: String,
+    #[serde(default)]
+    architecture: String,
+    #[serde(default)]
+    variant: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
@@ -240,6 +246,21 @@ impl Config {
             chain.push(next);
         }
         chain
+    }
+}
+
+impl Config {
+    /// What the image was made for, where that is not this kind of machine. It may run all the same: a 64-bit kernel
+    /// takes programs for 32 bits, and an emulator may be registered for others. Else its containers end with "exec
+    /// format error", which tells nobody why.
+    pub fn foreign_to(&self, host: &Host) -> Option<Platform> {
+        let made_for = Platform {
+            os: self.os.clone(),
+            architecture: self.architecture.clone(),
+            variant: self.variant.clone().filter(|variant| !variant.is_empty()),
+        };
+        let says = !made_for.os.is_empty() && !made_for.architecture.is_empty();
+        (says && host.rank(&made_for).is_none()).then_some(made_for)
     }
 }
 
@@ -372,11 +393,41 @@ mod tests {
     }
 
     #[test]
+    fn an_image_for_another_machine_is_told() {
+        let check = |config: &str, architecture, expected: Option<&str>| {
+            let host = Host { architecture, arm_version: 7 };
+            let made_for = Config::parse(config.as_bytes()).unwrap().foreign_to(&host);
+            assert_eq!(
+                made_for.map(|platform| platform.to_string()).as_deref(),
+                expected,
+                "{config}"
+            );
+        };
+        check(r#"{"os":"linux","architecture":"arm64"}"#, "amd64", Some("linux/arm64"));
+        check(r#"{"os":"linux","architecture":"arm64","variant":""}"#, "arm64", None);
+        check(r#"{"os":"linux","architecture":"arm64","variant":"v8"}"#, "arm64", None);
+        check(r#"{"os":"linux","architecture":"arm","variant":"v7"}"#, "arm", None);
+        check(
+            r#"{"os":"linux","architecture":"arm","variant":"v8"}"#,
+            "arm",
+            Some("linux/arm/v8"),
+        );
+        check(
+            r#"{"os":"windows","architecture":"amd64"}"#,
+            "amd64",
+            Some("windows/amd64"),
+        );
+        // One that does not say.
+        check("{}", "amd64", None);
+    }
+
+    #[test]
     fn chains_are_named_as_everywhere() {
         let (a, b) = (Digest::of(b"a"), Digest::of(b"b"));
         let config = Config {
             config: None,
             rootfs: RootFs { diff_ids: vec![a.clone(), b.clone()] },
+            ..Config::default()
         };
         assert_eq!(
             config.chain_ids(),

@@ -80,6 +80,10 @@ impl Source {
             let reason = "its configuration does not fit its layers".to_owned();
             return Err(ImageError::Damaged { reason });
         }
+        if let Some(made_for) = config.foreign_to(&Host::this()) {
+            let image = &descriptor.digest;
+            tracing::warn!(%image, %made_for, "made for another machine: it runs where binfmt has an emulator");
+        }
         Ok(Documents { descriptor, manifest_bytes, manifest, config_bytes, config })
     }
 

@@ -1,6 +1,6 @@
 //! Seccomp: which system calls a container may make.
 //!
-//! A profile is an OCI `linux.seccomp` section, wherever it comes from: `RuntimeDefault` is made here ([`profile`]),
+//! A profile is an OCI `linux.seccomp` section, wherever it comes from: `RuntimeDefault` is made here (`profile`),
 //! `Localhost` is a file ([`local`]).
 //! containerd's runc gets the section as it is. Where we start the container ourselves, it is compiled here to a program
 //! for the kernel, for every way in which that machine's programs can make system calls, and loaded by the container's
