@@ -1,9 +1,10 @@
 //! A cloud core, edge cores and kubectl on folders of the test's choosing, to be killed and started again: the parts of
 //! the main job.
 
+use std::ffi::OsString;
 use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
@@ -175,6 +176,8 @@ impl CloudCore {
 pub struct EdgeCore {
     pub name: String,
     pub config: PathBuf,
+    /// What runs: an edge core, perhaps behind what runs it.
+    program: Vec<OsString>,
     log: PathBuf,
     process: Option<Process>,
 }
@@ -182,9 +185,15 @@ pub struct EdgeCore {
 impl EdgeCore {
     /// Joins with a configuration and does not start yet.
     pub fn join(cloud: &CloudCore, name: &str, config: &Path) -> Self {
+        Self::join_with(cloud, name, config, vec![program("edgecore").into()])
+    }
+
+    /// Joins with another build of the edge core, of which this is the command, and does not start yet.
+    pub fn join_with(cloud: &CloudCore, name: &str, config: &Path, program: Vec<OsString>) -> Self {
         let edge = Self {
             name: name.to_owned(),
             config: config.to_owned(),
+            program,
             log: config.with_extension("log"),
             process: None,
         };
@@ -198,9 +207,25 @@ impl EdgeCore {
 
     pub fn start(&mut self) {
         assert!(self.process.is_none(), "the edge core runs already");
-        let mut command = Command::new(program("edgecore"));
-        command.arg("--config").arg(&self.config).arg("run");
-        self.process = Some(Process::start(&mut command, &self.log));
+        self.process = Some(Process::start(self.prepared().arg("run"), &self.log));
+    }
+
+    /// From now on another build runs on what is in its folder.
+    pub fn becomes(&mut self, program: Vec<OsString>) {
+        assert!(self.process.is_none(), "the edge core runs");
+        self.program = program;
+    }
+
+    /// Asks it to end, and waits until it has, in good order.
+    pub async fn stop(&mut self) {
+        self.process.take().expect("the edge core runs").stop().await;
+    }
+
+    /// Waits until it has ended by itself: how, and what it printed since it first ran.
+    pub async fn ends(&mut self) -> (ExitStatus, String) {
+        let mut process = self.process.take().expect("the edge core runs");
+        let status = eventually("the edge core ends by itself", async || process.ended()).await;
+        (status, process.log())
     }
 
     /// As a crash would.
@@ -214,12 +239,15 @@ impl EdgeCore {
 
     /// Runs `edgecore` with arguments on this configuration, and returns what it says.
     pub fn command(&self, args: &[&str]) -> String {
-        text(
-            Command::new(program("edgecore"))
-                .arg("--config")
-                .arg(&self.config)
-                .args(args),
-        )
+        text(self.prepared().args(args))
+    }
+
+    /// `edgecore` on this configuration.
+    pub fn prepared(&self) -> Command {
+        let mut words = self.program.iter();
+        let mut command = Command::new(words.next().expect("a command has a first word"));
+        command.args(words).arg("--config").arg(&self.config);
+        command
     }
 
     /// What `edgecore status` says.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use daemon::trust::{Bundle, Clock, TrustError, Usage, Validity, certificate_error, provider, subject, unix};
+use daemon::trust::{Bundle, Clock, Now, TrustError, Usage, Validity, certificate_error, provider, subject, unix};
 use proto::enrol::EnrolmentId;
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
 use rustls::client::danger::HandshakeSignatureValid;
@@ -248,7 +248,7 @@ fn config(
         door,
         algorithms: provider.signature_verification_algorithms,
     };
-    let mut config = ServerConfig::builder_with_provider(provider)
+    let mut config = ServerConfig::builder_with_details(provider, Arc::new(Now))
         .with_protocol_versions(versions)
         .map_err(DoorError::Tls)?
         .with_client_cert_verifier(Arc::new(verifier))

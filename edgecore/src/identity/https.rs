@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use daemon::trust::{CloudVerifier, provider};
+use daemon::trust::{CloudVerifier, Now, provider};
 use proto::enrol::{BODY_BYTES_MAX, SERVER_NAME};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -91,7 +91,7 @@ pub(super) async fn post(
     body: impl FnOnce() -> Vec<u8>,
 ) -> Result<Response, HttpsError> {
     let address = || url.authority.clone();
-    let mut config = ClientConfig::builder_with_provider(provider())
+    let mut config = ClientConfig::builder_with_details(provider(), Arc::new(Now))
         .with_safe_default_protocol_versions()
         .map_err(HttpsError::Tls)?
         .dangerous()

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use daemon::files::{self, FileError};
 use daemon::pem;
 use daemon::trust::{
-    Bundle, CloudVerifier, NodeTime, Period, TrustError, Usage, certificates, provider, sha256, subject,
+    Bundle, CloudVerifier, NodeTime, Now, Period, TrustError, Usage, certificates, provider, sha256, subject,
 };
 use proto::enrol::{Answer, Credentials, EnrolmentId};
 use proto::object::Uid;
@@ -177,7 +177,7 @@ impl Identity {
     pub fn tls(&self, time: NodeTime) -> Result<ClientConfig, IdentityError> {
         let verifier = CloudVerifier::bundle(self.bundle.clone(), time);
         let key = PrivatePkcs8KeyDer::from(self.key.serialize_der()).into();
-        let mut config = ClientConfig::builder_with_provider(provider())
+        let mut config = ClientConfig::builder_with_details(provider(), Arc::new(Now))
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(IdentityError::Tls)?
             .dangerous()

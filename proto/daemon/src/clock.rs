@@ -1,7 +1,7 @@
 //! The clocks of this machine: the one place that reads them.
 
 use std::sync::OnceLock;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use proto::object::Uid;
 use proto::time::{BootId, Mono, Wall};
@@ -21,15 +21,36 @@ pub fn mono() -> Mono {
 
 /// Now, on the clock that people read.
 pub fn wall() -> Wall {
+    let (seconds, nanos) = realtime();
+    let ms = seconds
+        .saturating_mul(1000)
+        .saturating_add(i64::from(nanos / 1_000_000));
+    Wall { ms, trusted: synchronised() }
+}
+
+/// Now in whole seconds since 1970, and the nanoseconds beyond them, on the clock that people read.
+///
+/// On 32-bit machines the standard library's time ends in 2038, and reading it then is a panic, as it is where a clock is
+/// only wrong; so nothing but this reads that clock.
+#[cfg(target_pointer_width = "32")]
+pub fn realtime() -> (i64, u32) {
+    let now = clock_gettime(ClockId::Realtime);
+    (now.tv_sec, u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+/// Now in whole seconds since 1970, and the nanoseconds beyond them, on the clock that people read.
+#[cfg(not(target_pointer_width = "32"))]
+pub fn realtime() -> (i64, u32) {
+    use std::time::SystemTime;
+
     // Through the C library, unlike the other clock: a test puts another time under the whole process there.
     #[expect(clippy::disallowed_methods, reason = "this is where the clock is read")]
     let now = SystemTime::now();
-    let ms = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
-    let ms = match now.duration_since(SystemTime::UNIX_EPOCH) {
-        Ok(since) => ms(since),
-        Err(before) => -ms(before.duration()),
-    };
-    Wall { ms, trusted: synchronised() }
+    let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+    match now.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(since) => (seconds(since), since.subsec_nanos()),
+        Err(before) => (-seconds(before.duration()), 0),
+    }
 }
 
 /// Which boot of this machine this is.
@@ -93,6 +114,13 @@ mod tests {
         assert!(wall().ms > 1_700_000_000_000);
         assert_eq!(boot_id(), boot_id());
         assert_ne!(boot_id(), BootId::default());
+    }
+
+    /// On 32-bit machines as well.
+    #[test]
+    fn time_does_not_end_in_2038() {
+        assert_eq!(size_of::<libc::time_t>(), 8);
+        assert_eq!(size_of_val(&clock_gettime(ClockId::Realtime).tv_sec), 8);
     }
 
     #[tokio::test]

@@ -15,6 +15,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
+use rustls::time_provider::TimeProvider;
 use rustls::{CertificateError, DigitallySignedStruct, SignatureScheme};
 use webpki::{EndEntityCert, KeyUsage};
 
@@ -323,6 +324,16 @@ pub fn unix(ms: i64) -> UnixTime {
 /// When this program was built, in milliseconds since 1970; a machine's clock cannot be right before it.
 pub fn built_ms() -> i64 {
     parse_rfc3339(BUILT).unwrap_or(0) * 1000
+}
+
+/// What TLS takes for now. It is not what certificates are judged by, but rustls asks for it in every handshake.
+#[derive(Debug, Clone, Copy)]
+pub struct Now;
+
+impl TimeProvider for Now {
+    fn current_time(&self) -> Option<UnixTime> {
+        Some(unix(crate::clock::wall().ms))
+    }
 }
 
 /// What TLS calls the reason.

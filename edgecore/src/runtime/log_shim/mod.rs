@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
 
-use proto::time::Wall;
+use proto::time::rfc3339;
 
 use self::file::LogFile;
 use self::lines::Lines;
@@ -128,15 +128,8 @@ fn copy(stdout: File, stderr: File, mut log: LogFile) -> io::Result<()> {
 
 /// Now, as the format has it: RFC 3339 with nanoseconds.
 pub(super) fn stamp() -> String {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a driver in a process of its own; the time is a label for people"
-    )]
-    let now = std::time::SystemTime::now();
-    let since = now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let ms = i64::try_from(since.as_millis()).unwrap_or(i64::MAX);
-    let seconds = Wall { ms, trusted: false }.rfc3339();
-    format!("{}.{:09}Z", seconds.trim_end_matches('Z'), since.subsec_nanos())
+    let (seconds, nanos) = daemon::clock::realtime();
+    format!("{}.{nanos:09}Z", rfc3339(seconds).trim_end_matches('Z'))
 }
 
 #[cfg(test)]
