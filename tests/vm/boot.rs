@@ -17,19 +17,17 @@ async fn boots_joins_and_lives_without_a_link(board: Board) {
     // No link: a container that is killed comes back, and what should be changes at the cloud alone.
     site.machine.link(false);
     site.says("it has no link", |status| status["connected"] == false).await;
-    if RUNTIME != "fake" {
-        let found = site.processes("# steady-1");
-        assert_eq!(found.len(), 1, "{found:?}");
-        site.machine.ok(&format!("kill -9 {}", found[0]));
-        site.says("the killed container was restarted", |status| {
-            lines(status)
-                .iter()
-                .any(|line| line.name == "steady-1" && line.restarts == 1)
-                && all_run(2)(&lines(status))
-        })
-        .await;
-        assert_eq!(site.processes("# steady-1").len(), 1);
-    }
+    let found = site.processes("# steady-1");
+    assert_eq!(found.len(), 1, "{found:?}");
+    site.machine.ok(&format!("kill -9 {}", found[0]));
+    site.says("the killed container was restarted", |status| {
+        lines(status)
+            .iter()
+            .any(|line| line.name == "steady-1" && line.restarts == 1)
+            && all_run(2)(&lines(status))
+    })
+    .await;
+    assert_eq!(site.processes("# steady-1").len(), 1);
     site.run("steady-3", "Always", &format!("{FOREVER} # steady-3"));
 
     // Power fails, and is back before the link is.

@@ -43,10 +43,8 @@ impl Site {
             site.cloud.api
         ));
         assert!(joined.contains(NODE), "{joined}");
-        if RUNTIME != "fake" {
-            let imported = site.edgecore(&format!("image import {ARCHIVE}"));
-            assert_eq!(imported, WEB);
-        }
+        let imported = site.edgecore(&format!("image import {ARCHIVE}"));
+        assert_eq!(imported, WEB);
         site.ready("True").await;
         site
     }
