@@ -18,4 +18,5 @@ mod pods;
 mod pressure;
 mod reconciler;
 mod registry;
+mod shipped;
 mod site;

@@ -66,7 +66,7 @@ pub fn kubectl() -> PathBuf {
     path
 }
 
-fn repository() -> &'static Path {
+pub(crate) fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .expect("the crate is in the repository")
