@@ -26,9 +26,10 @@ fn image(node: &Node, name: &str) -> PathBuf {
 fn platform(machine: Machine) -> String {
     let (architecture, variant) = machine.platform;
     let variant = variant.filter(|_| architecture == "arm");
-    variant.map_or(format!("linux/{architecture}"), |variant| {
-        format!("linux/{architecture}/{variant}")
-    })
+    variant.map_or_else(
+        || format!("linux/{architecture}"),
+        |variant| format!("linux/{architecture}/{variant}"),
+    )
 }
 
 #[tokio::test]

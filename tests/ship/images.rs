@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tests::ship::{MACHINES, Programs, run, said};
 
+/// What is in a layer: mode, owner and name of each file.
+type Files = BTreeSet<(String, String, String)>;
+
 /// Unpacks an archive and checks that every blob is what its name says.
 fn unpacked(archive: &Path) -> PathBuf {
     let folder = archive.with_extension("unpacked");
@@ -42,8 +45,7 @@ fn document(folder: &Path, descriptor: &Value) -> Value {
     serde_json::from_slice(&bytes).unwrap()
 }
 
-/// The lines of `tar` for a layer, as mode, owner and name.
-fn layer(folder: &Path, descriptor: &Value) -> BTreeSet<(String, String, String)> {
+fn layer(folder: &Path, descriptor: &Value) -> Files {
     let listed = run(
         "tar",
         [
@@ -69,7 +71,7 @@ fn built(folder: &Path, name: &str, out: &str) -> PathBuf {
 }
 
 /// Looks at an image of every machine; returns each one's configuration and files.
-fn look(archive: &Path, name: &str) -> Vec<(Value, BTreeSet<(String, String, String)>)> {
+fn look(archive: &Path, name: &str) -> Vec<(Value, Files)> {
     let folder = unpacked(archive);
     let index: Value = serde_json::from_slice(&fs::read(folder.join("index.json")).unwrap()).unwrap();
     let entries = index["manifests"].as_array().unwrap();
@@ -163,7 +165,7 @@ fn the_same_source_gives_the_same_bytes() {
 }
 
 #[track_caller]
-fn has(files: &BTreeSet<(String, String, String)>, mode: &str, owner: &str, name: &str) {
+fn has(files: &Files, mode: &str, owner: &str, name: &str) {
     let wanted = (mode.to_owned(), owner.to_owned(), name.to_owned());
     assert!(files.contains(&wanted), "{wanted:?} is not in {files:#?}");
 }

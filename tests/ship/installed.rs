@@ -38,7 +38,9 @@ fn packages_come_stay_and_go_on_armhf() {
 struct Place {
     root: Root,
     machine: Machine,
-    packages: TempDir,
+    /// Of each version, in the order of [`NAMES`].
+    packages: [Vec<PathBuf>; 2],
+    _folder: TempDir,
 }
 
 impl Place {
@@ -47,20 +49,24 @@ impl Place {
         if machine != AMD64 {
             root.takes(machine);
         }
-        Self { root, machine, packages: tempfile::tempdir().unwrap() }
+        let folder = tempfile::tempdir().unwrap();
+        let programs = Programs::built();
+        let build = |version| {
+            NAMES
+                .map(|name| programs.package(folder.path(), name, machine, version))
+                .to_vec()
+        };
+        Self {
+            root,
+            machine,
+            packages: VERSIONS.map(build),
+            _folder: folder,
+        }
     }
 
-    /// Packages of the version of this number, and the names under which dpkg knows them.
-    fn packages(&self, version: usize, names: &[&str]) -> Vec<PathBuf> {
-        let build =
-            |name: &&str| Programs::built().package(self.packages.path(), name, self.machine, VERSIONS[version]);
-        names.iter().map(build).collect()
-    }
-
-    /// The line that installs packages.
+    /// The line that installs packages, as apt does it when nobody can be asked.
     fn install(&self, packages: &[PathBuf]) -> String {
         let paths: Vec<_> = packages.iter().map(|package| self.root.bring(package)).collect();
-        // As apt does it when nobody can be asked.
         format!("dpkg --force-confdef --force-confold -i {}", paths.join(" "))
     }
 
@@ -83,7 +89,7 @@ fn life(machine: Machine) {
     let before = root.files();
 
     // Installed: what is missing is said, and stops nothing.
-    let said = root.ok(&place.install(&place.packages(0, &NAMES)));
+    let said = root.ok(&place.install(&place.packages[0]));
     has(
         &said,
         &[
@@ -112,26 +118,29 @@ fn life(machine: Machine) {
     );
 
     // An upgrade whose configuration has changed keeps the one that was edited, and the data.
-    let (edge, data) = ("etc/edgehold/edgecore.toml", "/var/lib/edgehold/edge/node.key");
+    let [edge, cloud] = ["etc/edgehold/edgecore.toml", "etc/edgehold/cloudcore.toml"];
+    let data = "/var/lib/edgehold/edge/node.key";
     let edited = root.read(edge).replace("log = \"info\"", "log = \"debug\"");
     root.write(edge, &edited);
     root.write(data, "a key");
-    let mut next = place.packages(1, &NAMES);
-    next[0] = with_another_configuration(&next[0]);
+    let mut next = place.packages[1].clone();
+    next[0] = with_another_configuration(&next[0], edge);
+    next[1] = with_another_configuration(&next[1], cloud);
     root.ok(&place.install(&next));
     assert_eq!(root.read(edge), edited);
     has(&root.read(&format!("{edge}.dpkg-dist")), &["# Another default."]);
     // One that nobody edited is replaced.
+    has(&root.read(cloud), &["# Another default."]);
     assert_eq!(place.state("edgehold-cloud"), format!("installed {}", VERSIONS[1]));
 
     // And back.
-    has(&root.ok(&place.install(&place.packages(0, &NAMES))), &["downgrading"]);
+    has(&root.ok(&place.install(&place.packages[0])), &["downgrading"]);
     assert_eq!(place.state("edgehold-edge"), format!("installed {}", VERSIONS[0]));
     assert_eq!((root.read(edge), root.read(data)), (edited.clone(), "a key".to_owned()));
 
     // A configuration that is refused stops the upgrade before anything is restarted; corrected, it goes on.
     root.write(edge, "runtime = \"docker\"\n");
-    let refused = root.fails(&place.install(&place.packages(1, &NAMES[..1])));
+    let refused = root.fails(&place.install(&place.packages[1][..1]));
     has(
         &refused,
         &[
@@ -145,15 +154,15 @@ fn life(machine: Machine) {
     root.write(edge, &format!("{edited}[later]\nkey = 1\n"));
     has(&root.ok("dpkg --configure -a"), &["later: no such key"]);
     assert_eq!(place.state("edgehold-edge"), format!("installed {}", VERSIONS[1]));
-    root.write("etc/edgehold/cloudcore.toml", "log = \"loud\"\n");
-    let refused = root.fails(&place.install(&place.packages(1, &NAMES[1..2])));
+    root.write(cloud, "log = \"loud\"\n");
+    let refused = root.fails(&place.install(&place.packages[1][1..2]));
     has(&refused, &["`loud`", "then: dpkg --configure edgehold-cloud"]);
-    root.write("etc/edgehold/cloudcore.toml", "later = 1\n");
+    root.write(cloud, "later = 1\n");
     root.ok("dpkg --configure -a");
 
     // Disabled stays disabled.
     root.ok("rm /etc/systemd/system/multi-user.target.wants/edgecore.service");
-    root.ok(&place.install(&place.packages(1, &NAMES)));
+    root.ok(&place.install(&place.packages[1]));
     root.fails("readlink /etc/systemd/system/multi-user.target.wants/edgecore.service");
 
     // Removed, and everything of the administrator's is still there.
@@ -181,11 +190,11 @@ fn life(machine: Machine) {
     assert_eq!(before.difference(&after).collect::<Vec<_>>(), Vec::<&String>::new());
 }
 
-/// The same package with another sample of the edge core's configuration in it.
-fn with_another_configuration(package: &Path) -> PathBuf {
+/// The same package with another sample of its configuration in it.
+fn with_another_configuration(package: &Path, file: &str) -> PathBuf {
     let root = package.with_extension("root");
     run("dpkg-deb", ["-R".as_ref(), package.as_os_str(), root.as_os_str()]);
-    let file = root.join("etc/edgehold/edgecore.toml");
+    let file = root.join(file);
     let text = fs::read_to_string(&file).unwrap();
     fs::write(&file, format!("# Another default.\n{text}")).unwrap();
     let new = package.with_extension("other.deb");
@@ -204,11 +213,11 @@ fn with_another_configuration(package: &Path) -> PathBuf {
 
 #[test]
 fn a_program_of_another_machine_is_told_from_a_broken_configuration() {
-    let place = Place::new(AMD64);
-    let packages = place.packages(0, &["edgehold-edge"]);
+    let folder = tempfile::tempdir().unwrap();
+    let package = Programs::built().package(folder.path(), NAMES[0], AMD64, VERSIONS[0]);
     // As a package for another machine would be: the kernel does not start it.
-    let root = packages[0].with_extension("root");
-    run("dpkg-deb", ["-R".as_ref(), packages[0].as_os_str(), root.as_os_str()]);
+    let root = package.with_extension("root");
+    run("dpkg-deb", ["-R".as_ref(), package.as_os_str(), root.as_os_str()]);
     let program = root.join("usr/bin/edgecore");
     let mut bytes = fs::read(&program).unwrap();
     bytes[18] = 0;
@@ -219,13 +228,12 @@ fn a_program_of_another_machine_is_told_from_a_broken_configuration() {
             "-Zgzip".as_ref(),
             "--build".as_ref(),
             root.as_os_str(),
-            packages[0].as_os_str(),
+            package.as_os_str(),
         ],
     );
-    has(
-        &place.root.fails(&place.install(&packages)),
-        &["edgecore cannot be executed here (exit code 126)"],
-    );
+    let debian = Root::new();
+    let said = debian.fails(&format!("dpkg -i {}", debian.bring(&package)));
+    has(&said, &["edgecore cannot be executed here (exit code 126)"]);
 }
 
 #[test]
