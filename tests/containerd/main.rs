@@ -20,4 +20,5 @@ mod reconciler;
 mod registry;
 mod seccomp;
 mod shim;
+mod shipped;
 mod site;

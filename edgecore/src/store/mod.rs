@@ -197,7 +197,7 @@ impl NodeStore {
     pub async fn answers(&self) {
         if self.ask(Job::Answer).await.is_none() {
             // A thread that is gone never answers.
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 
