@@ -64,6 +64,58 @@ pub(crate) fn ignore_stop_signals() {
     }
 }
 
+/// From now on processes in the cgroup (of version 2) may use the devices that `program`, in the kernel's own code, allows.
+pub(crate) fn limit_devices(cgroup: &File, program: &[u64]) -> io::Result<()> {
+    const PROG_LOAD: libc::c_int = 5;
+    const PROG_ATTACH: libc::c_int = 8;
+    const PROG_TYPE_CGROUP_DEVICE: u32 = 15;
+    const CGROUP_DEVICE: u32 = 6;
+    const ALLOW_MULTI: u32 = 2;
+    /// The first fields of `union bpf_attr`; the kernel takes the rest as zero.
+    #[repr(C)]
+    struct Load {
+        kind: u32,
+        count: u32,
+        code: u64,
+        license: u64,
+    }
+    #[repr(C)]
+    struct Attach {
+        cgroup: u32,
+        program: u32,
+        kind: u32,
+        flags: u32,
+    }
+    let descriptor = |fd: RawFd| u32::try_from(fd).map_err(io::Error::other);
+    let load = Load {
+        kind: PROG_TYPE_CGROUP_DEVICE,
+        count: u32::try_from(program.len()).map_err(io::Error::other)?,
+        code: u64::try_from(program.as_ptr().addr()).map_err(io::Error::other)?,
+        license: u64::try_from(c"".as_ptr().addr()).map_err(io::Error::other)?,
+    };
+    // SAFETY: `load`, the code and the text it points to outlive the call; the size is that of `load`.
+    let fd = unsafe { libc::syscall(libc::SYS_bpf, PROG_LOAD, &raw const load, size_of::<Load>()) };
+    let fd = RawFd::try_from(fd)
+        .ok()
+        .filter(|fd| *fd >= 0)
+        .ok_or_else(io::Error::last_os_error)?;
+    // SAFETY: it was made above and is known to nobody else.
+    let loaded = unsafe { OwnedFd::from_raw_fd(fd) };
+    let attach = Attach {
+        cgroup: descriptor(cgroup.as_raw_fd())?,
+        program: descriptor(loaded.as_raw_fd())?,
+        kind: CGROUP_DEVICE,
+        flags: ALLOW_MULTI,
+    };
+    // SAFETY: `attach` outlives the call; the size is that of `attach`.
+    let attached = unsafe { libc::syscall(libc::SYS_bpf, PROG_ATTACH, &raw const attach, size_of::<Attach>()) };
+    if attached == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
 /// Becomes another program, with this process' environment; returns only what is in the way. `args` has the program's own
 /// name first.
 pub(crate) fn become_program(path: &CStr, args: &[CString]) -> io::Error {

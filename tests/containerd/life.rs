@@ -17,6 +17,7 @@ on_both!(
     tells_an_oom_kill,
     limits_what_a_container_may_do,
     gives_a_privileged_container_the_machine,
+    keeps_devices_from_a_container,
     logs_lose_nothing_and_turn_over,
     takes_many_pods_at_once,
 );
@@ -396,6 +397,19 @@ async fn gives_a_privileged_container_the_machine(on: On) {
     assert_eq!(node.exit_code(&id).await, 0);
     // A terminal's lines end in CR LF; the log has them so, and `lines` here takes both.
     node.logs("c", "stdout F yes").await;
+    node.finish(&[&id], &[uid]).await;
+}
+
+async fn keeps_devices_from_a_container(on: On) {
+    let node = Node::of(on, "devices").await;
+    let uid = pod();
+    // The kernel's log: a device that every machine has.
+    let show = "mknod /tmp/log c 1 11; head -c1 /tmp/log 2>&1; echo >/dev/null && head -c1 /dev/zero | wc -c";
+    let id = node.run(&node.script(uid, "c", show)).await;
+    assert_eq!(node.exit_code(&id).await, 0);
+    let lines = node.log("c");
+    assert!(lines[0].ends_with("/tmp/log: Operation not permitted"), "{lines:?}");
+    assert_eq!(lines[1..], ["stdout F 1"]);
     node.finish(&[&id], &[uid]).await;
 }
 

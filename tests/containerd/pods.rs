@@ -4,11 +4,17 @@ use std::process::Command;
 
 use edgecore::runtime::{Container, Runtime as _, State};
 
-use super::node::{Node, eventually, pod};
+use super::node::{Node, On, eventually, on_both, pod};
 
-#[tokio::test]
-async fn containerd_containers_of_a_pod_share_one_shim_and_their_namespaces() {
-    let node = Node::new("shared").await;
+on_both!(
+    containers_of_a_pod_share_one_shim_and_their_namespaces,
+    shares_the_hosts_namespaces_when_told,
+    pods_meet_in_the_pod_network,
+    a_network_that_fails_leaves_nothing,
+);
+
+async fn containers_of_a_pod_share_one_shim_and_their_namespaces(on: On) {
+    let node = Node::of(on, "shared").await;
     let (uid, other) = (pod(), pod());
     let show = "for n in net ipc uts; do readlink /proc/self/ns/$n; done; hostname";
     let web = "httpd -p 8080 -h /srv; echo shared > /dev/shm/x; sleep 1000";
@@ -36,9 +42,8 @@ async fn containerd_containers_of_a_pod_share_one_shim_and_their_namespaces() {
     node.finish(&[&a, &b, &c], &[uid, other]).await;
 }
 
-#[tokio::test]
-async fn containerd_shares_the_hosts_namespaces_when_told() {
-    let node = Node::new("host").await;
+async fn shares_the_hosts_namespaces_when_told(on: On) {
+    let node = Node::of(on, "host").await;
     let uid = pod();
     let mut sandbox = node.sandbox(uid);
     (sandbox.host_network, sandbox.host_pid, sandbox.host_ipc) = (true, true, true);
@@ -88,9 +93,8 @@ fn leases(node: &Node) -> Vec<String> {
     addresses
 }
 
-#[tokio::test]
-async fn containerd_pods_meet_in_the_pod_network() {
-    let mut node = Node::new("cni").await;
+async fn pods_meet_in_the_pod_network(on: On) {
+    let mut node = Node::of(on, "cni").await;
     let bridge = Bridge(format!("eht{}", std::process::id()));
     configure(&node, &bridge);
     let (a, b) = (pod(), pod());
@@ -137,9 +141,8 @@ async fn containerd_pods_meet_in_the_pod_network() {
     node.finish(&[], &[]).await;
 }
 
-#[tokio::test]
-async fn containerd_a_network_that_fails_leaves_nothing() {
-    let node = Node::new("cnifail").await;
+async fn a_network_that_fails_leaves_nothing(on: On) {
+    let node = Node::of(on, "cnifail").await;
     let bridge = Bridge(format!("ehf{}", std::process::id()));
     configure(&node, &bridge);
     let path = node.config.cni.conf_dir.join("10-test.conflist");

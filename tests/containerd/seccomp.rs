@@ -1,11 +1,11 @@
-//! Seccomp profiles of containers: the sections made here, as runc carries them out.
+//! Seccomp profiles of containers: the sections made here, as runc and our own runtime carry them out.
 
 use std::time::Duration;
 
 use edgecore::runtime::{Runtime as _, Seccomp};
 use edgecore::seccomp::local;
 
-use super::node::{Node, pod};
+use super::node::{Node, On, on_both, pod};
 
 /// What a shell in a container can do: how it is filtered, then what the default profile denies.
 const TRY: &str = "grep -E '^Seccomp:' /proc/self/status | tr -d '\\t'; \
@@ -13,9 +13,10 @@ const TRY: &str = "grep -E '^Seccomp:' /proc/self/status | tr -d '\\t'; \
     unshare -U true 2>/dev/null && echo unshared; \
     mkdir /tmp/made 2>&1; echo end";
 
-#[tokio::test]
-async fn containerd_filters_what_a_container_may_call() {
-    let node = Node::new("seccomp").await;
+on_both!(filters_what_a_container_may_call);
+
+async fn filters_what_a_container_may_call(on: On) {
+    let node = Node::of(on, "seccomp").await;
     let uid = pod();
     let own = br#"{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[
         {"names":["mkdir","mkdirat"],"action":"SCMP_ACT_ERRNO","errnoRet":28}]}"#;

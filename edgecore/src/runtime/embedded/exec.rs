@@ -38,6 +38,7 @@ pub(super) async fn exec(
         .arg(run)
         .args([id, &limit.as_millis().to_string()])
         .args(command)
+        .env_clear()
         .stdin(Stdio::from(theirs))
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

@@ -32,6 +32,8 @@ impl Launcher {
             .arg(shim::WORD)
             .args([folders.pod(pod), run])
             .arg(names::pod_cgroup(&self.cgroup_parent, pod))
+            // What a service manager hands down is not for containers.
+            .env_clear()
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

@@ -3,6 +3,7 @@
 //!
 //! What comes of it goes to standard input, which is a pipe to whoever started this ([`Report`]).
 
+mod devices;
 mod execute;
 
 use std::ffi::OsString;
@@ -96,6 +97,7 @@ pub(super) fn outcome(said: &[u8]) -> Outcome {
 
 /// Runs it; `args` are those after [`WORD`].
 pub(super) fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
+    favour_nobody();
     let args: Option<Vec<String>> = args.map(|arg| arg.into_string().ok()).collect();
     let args = args.unwrap_or_default();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -127,6 +129,17 @@ pub(super) fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
             report.say(FAULT, reason.as_bytes());
             ExitCode::FAILURE
         }
+    }
+}
+
+/// The edge core may be spared when memory runs out; what it runs is not. Raising the score takes no privilege.
+fn favour_nobody() {
+    const SCORE: &str = "/proc/self/oom_score_adj";
+    let score = std::fs::read_to_string(SCORE)
+        .ok()
+        .and_then(|text| text.trim().parse::<i32>().ok());
+    if score.is_some_and(|score| score < 0) {
+        let _ = std::fs::write(SCORE, "0");
     }
 }
 
@@ -171,6 +184,12 @@ fn create(folder: &Path, run: &Path, id: &str, owner: (u32, u32), report: &Repor
     }
     let init = builder.as_init(folder).with_systemd(false).with_detach(true);
     let mut container = init.build().map_err(causes)?;
+    if let Err(error) = devices::limit(&spec) {
+        let _ = container.delete(true);
+        return Err(format!(
+            "limiting its devices (the kernel needs CONFIG_CGROUP_BPF): {error}"
+        ));
+    }
     // So that commands may be run in it; who starts it is the shim, which knows nothing of this state.
     container.set_status(ContainerStatus::Running).save().map_err(causes)?;
     let pid = container.pid().map_or(0, Pid32::number);
