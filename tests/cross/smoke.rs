@@ -51,7 +51,7 @@ async fn runs(target: &str, architecture: &str) {
     let mut cloud = CloudCore::start(&folder.path().join("c")).await;
     let kubectl = cloud.kubectl();
     let config = configuration(folder.path());
-    let built = built(target);
+    let built = cross_built(target);
     let foreign = [emulator.clone(), vec![built.clone().into()]].concat();
 
     let mut edge = EdgeCore::join_with(&cloud, "node", &config, foreign.clone());
@@ -111,19 +111,6 @@ async fn a_dead_task_is_named(folder: &Path, mut edge: EdgeCore, built: &Path, e
         last.contains("panicked with message \"OS can't spawn worker thread"),
         "{said}"
     );
-}
-
-/// A target's edge core.
-fn built(target: &str) -> PathBuf {
-    let profile = std::env::var("CROSS_PROFILE").unwrap_or_else(|_| "smoke".to_owned());
-    let output = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
-    let file = repository().join(output).join(target).join(&profile).join("edgecore");
-    assert!(
-        file.exists(),
-        "scripts/cross --profile {profile} {target} has not built {}",
-        file.display()
-    );
-    file
 }
 
 /// The command that runs a target's programs here; nothing where they run by themselves.

@@ -29,7 +29,7 @@ impl Board {
         }
     }
 
-    /// The static `edgecore` for it, as it is shipped.
+    /// The static `edgecore` for it.
     pub fn edgecore(self) -> PathBuf {
         let (variable, target) = match self {
             Self::Arm64 => ("EDGEHOLD_EDGECORE_ARM64", "aarch64-unknown-linux-musl"),
@@ -38,15 +38,7 @@ impl Board {
         if let Some(path) = std::env::var_os(variable) {
             return path.into();
         }
-        let target_dir =
-            std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository().join("target"), PathBuf::from);
-        let path = target_dir.join(target).join("release-small/edgecore");
-        assert!(
-            path.exists(),
-            "there is no {}: scripts/cross {target} makes it, or set {variable}",
-            path.display()
-        );
-        path
+        cross_built(target)
     }
 }
 

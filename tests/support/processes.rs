@@ -75,6 +75,20 @@ pub fn kubectl() -> PathBuf {
     path
 }
 
+/// The edge core that `scripts/cross` has built for a target, in the profile that `CROSS_PROFILE` names, `smoke` unless it
+/// is set.
+pub fn cross_built(target: &str) -> PathBuf {
+    let profile = std::env::var("CROSS_PROFILE").unwrap_or_else(|_| "smoke".to_owned());
+    let output = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    let file = repository().join(output).join(target).join(&profile).join("edgecore");
+    assert!(
+        file.exists(),
+        "scripts/cross --profile {profile} {target} has not built {}",
+        file.display()
+    );
+    file
+}
+
 /// Where the repository is.
 pub fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
