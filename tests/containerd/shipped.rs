@@ -159,7 +159,7 @@ async fn containerd_pods_live_through_an_upgrade_and_a_downgrade_of_the_package(
     let mut edge = start(&program, &site);
     site.deploy(2);
     site.script("ticks", "Always", "while true; do echo tick; sleep 0.1; done");
-    site.ready(2).await;
+    site.ready(3).await;
     site.running(3).await;
     let before = lives(&site);
     assert_eq!(before.len(), 6, "three containers and their logs: {before:?}");
@@ -178,9 +178,9 @@ async fn containerd_pods_live_through_an_upgrade_and_a_downgrade_of_the_package(
         site.connected().await;
         // It has taken over what runs: what is changed now is done, and what is not changed is left alone.
         site.kubectl.run(&["scale", "deployment/web", "--replicas=3"]);
-        site.ready(3).await;
+        site.ready(4).await;
         site.kubectl.run(&["scale", "deployment/web", "--replicas=2"]);
-        site.ready(2).await;
+        site.ready(3).await;
         site.running(3).await;
         let now = lives(&site);
         let kept = before.iter().filter(|(pid, start)| now.get(pid) == Some(start)).count();
