@@ -8,7 +8,7 @@ use std::process::Command;
 
 use serde_json::Value;
 use tests::cores::{CloudCore, EdgeCore, Kubectl, eventually, program};
-use tests::processes::repository;
+use tests::processes::{cross_built, repository};
 
 const POD: &str = "
 apiVersion: v1

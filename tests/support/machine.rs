@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-use crate::processes::repository;
+use crate::processes::{cross_built, repository};
 
 /// The host's loopback address as a machine sees it.
 pub const HOST: &str = "10.0.2.2";
@@ -141,6 +141,7 @@ impl Machine {
 
 impl Drop for Machine {
     /// What a failed test leaves is kept: its disk, its console.
+    #[expect(clippy::print_stderr, reason = "for whoever looks into the failure")]
     fn drop(&mut self) {
         let verb = if std::thread::panicking() { "cut" } else { "remove" };
         if std::thread::panicking() {
