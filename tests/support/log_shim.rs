@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    edgecore::runtime::child().unwrap_or(ExitCode::from(64))
+    edgecore::runtime::child().unwrap_or_else(|| ExitCode::from(64))
 }
