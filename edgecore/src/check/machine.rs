@@ -124,7 +124,7 @@ impl Machine {
             sys: Path::new("/sys/fs").exists(),
             arch: std::env::consts::ARCH,
             bits: usize::BITS,
-            time_bits: if size_of::<libc::time_t>() >= 8 { 64 } else { 32 },
+            time_bits: if bytes_of(|time: &libc::timespec| &time.tv_sec) >= 8 { 64 } else { 32 },
             file: own_file(),
             kernel_arch,
             file_systems: text("/proc/filesystems"),
@@ -376,6 +376,11 @@ impl Machine {
             Line::note("seccomp", detail)
         }
     }
+}
+
+/// How wide a field is, without a name for its type.
+fn bytes_of<T, F>(_: fn(&T) -> &F) -> usize {
+    size_of::<F>()
 }
 
 fn text(path: &str) -> String {

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use libcontainer::workload::{Executor, ExecutorError, ExecutorValidationError};
 use oci_spec::runtime::Spec;
 
-use super::{CODE_NOT_RUN, FAULT, Report};
+use super::super::{FAULT, Report};
+use super::CODE_NOT_RUN;
 use crate::runtime::explain;
 use crate::seccomp::SeccompError;
 use crate::seccomp::privileges::Entry;
