@@ -134,6 +134,14 @@ impl Configuration for Config {
         &mut self.data
     }
 
+    fn folders(&mut self) -> Vec<(&'static str, &mut PathBuf)> {
+        vec![
+            ("data", &mut self.data),
+            ("logs", &mut self.logs),
+            ("run", &mut self.run),
+        ]
+    }
+
     fn check(&self) -> Result<(), String> {
         let (beat, max) = (self.link.beat_s, KEEP_ALIVE_MAX.as_secs());
         if u64::from(beat) > max {

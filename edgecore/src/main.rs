@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand};
 use daemon::command_line::{self, CONFIG, Files, asked_to_end};
 use daemon::config::Loaded;
 use daemon::files;
+use daemon::logging::Level;
 use edgecore::check::{self, State};
 use edgecore::clock::NodeClock;
 use edgecore::config::Config;
@@ -129,8 +130,12 @@ async fn carry_out(command: Command, loaded: Loaded<Config>) -> anyhow::Result<E
             }
         }
         Command::Image(Image::Import { archive }) => {
+            // An image for another machine is told of.
+            daemon::logging::init(Level::Warn)?;
             files::private_folder(&loaded.config.data)
                 .with_context(|| format!("making the data folder {}", loaded.config.data.display()))?;
+            // Who unpacks it is in another folder.
+            let archive = std::path::absolute(archive).context("finding the archive")?;
             let runtime = choice::runtime(&loaded.config, Arc::new(daemon::clock::wall)).await?;
             for name in runtime.import(&archive).await? {
                 println!("{name}");

@@ -18,6 +18,7 @@ on_both!(
     limits_what_a_container_may_do,
     gives_a_privileged_container_the_machine,
     keeps_devices_from_a_container,
+    keeps_its_limits_from_a_container,
     logs_lose_nothing_and_turn_over,
     takes_many_pods_at_once,
 );
@@ -397,6 +398,23 @@ async fn gives_a_privileged_container_the_machine(on: On) {
     assert_eq!(node.exit_code(&id).await, 0);
     // A terminal's lines end in CR LF; the log has them so, and `lines` here takes both.
     node.logs("c", "stdout F yes").await;
+    node.finish(&[&id], &[uid]).await;
+}
+
+/// A container sees its limits and changes none of them, also as root.
+async fn keeps_its_limits_from_a_container(on: On) {
+    let node = Node::of(on, "cgroups").await;
+    let uid = pod();
+    let show = "cd /sys/fs/cgroup; for file in memory/memory.limit_in_bytes memory.max; do test -e $file && cat $file; done; \
+                for file in $(find . -type f -perm -u+w | head -500); do echo 1 2>/dev/null >$file && echo changed $file; done; \
+                for folder in . *; do mkdir $folder/own 2>/dev/null && test -e $folder/own/cgroup.procs && echo made $folder; done; \
+                echo end";
+    let mut container = node.script(uid, "c", show);
+    container.security = Security { user: Some(0), ..Security::default() };
+    container.limits = Limits { memory_limit_bytes: 32 << 20, ..Limits::default() };
+    let id = node.run(&container).await;
+    assert_eq!(node.exit_code(&id).await, 0);
+    assert_eq!(node.log("c"), ["stdout F 33554432", "stdout F end"]);
     node.finish(&[&id], &[uid]).await;
 }
 

@@ -124,7 +124,11 @@ impl Machine {
             sys: Path::new("/sys/fs").exists(),
             arch: std::env::consts::ARCH,
             bits: usize::BITS,
-            time_bits: if bytes_of(|time: &libc::timespec| &time.tv_sec) >= 8 { 64 } else { 32 },
+            time_bits: if bytes_of(|time: &libc::timespec| &time.tv_sec) >= 8 {
+                64
+            } else {
+                32
+            },
             file: own_file(),
             kernel_arch,
             file_systems: text("/proc/filesystems"),

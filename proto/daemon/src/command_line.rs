@@ -39,6 +39,10 @@ impl Files {
         if let Some(data) = self.data {
             *loaded.config.data() = data;
         }
+        for (key, folder) in loaded.config.folders() {
+            let absolute = std::path::absolute(&*folder);
+            *folder = absolute.map_err(|source| ConfigError::Folder { key, value: folder.clone(), source })?;
+        }
         Ok(loaded)
     }
 }
@@ -70,4 +74,43 @@ pub fn asked_to_end() -> std::io::Result<impl Future<Output = ()>> {
             _ = terminate.recv() => {}
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::{Deserialize, Serialize};
+
+    use super::*;
+
+    #[derive(Debug, Default, Serialize, Deserialize)]
+    #[serde(default)]
+    struct Keys {
+        data: PathBuf,
+    }
+
+    impl Configuration for Keys {
+        const FILE: &'static str = "/nowhere/some.toml";
+
+        fn every_key() -> Self {
+            Self::default()
+        }
+
+        fn data(&mut self) -> &mut PathBuf {
+            &mut self.data
+        }
+
+        fn check(&self) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_folder_means_the_same_wherever_a_process_is() {
+        let load = |data: &str| Files { config: None, data: Some(data.into()) }.load::<Keys>();
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(load("d").unwrap().config.data, here.join("d"));
+        assert_eq!(load("/d").unwrap().config.data, Path::new("/d"));
+        let error = load("").unwrap_err();
+        assert_eq!(error.to_string(), "data: \"\" is no folder; name one, best from / on");
+    }
 }

@@ -19,6 +19,11 @@ pub trait Configuration: Default + Serialize + DeserializeOwned {
     /// The data folder, which the command line may replace.
     fn data(&mut self) -> &mut PathBuf;
 
+    /// The folders a daemon keeps things in, with their keys: they mean the same in whatever folder a process is.
+    fn folders(&mut self) -> Vec<(&'static str, &mut PathBuf)> {
+        vec![("data", self.data())]
+    }
+
     /// What the types do not say about the values. The text names the key, the value and what may stand there.
     fn check(&self) -> Result<(), String>;
 }
@@ -50,6 +55,13 @@ pub enum ConfigError {
     },
     #[error("{}, {detail}", path.display())]
     Value { path: PathBuf, detail: String },
+    #[error("{key}: {:?} is no folder; name one, best from / on", value.display().to_string())]
+    Folder {
+        key: &'static str,
+        value: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
 }
 
 /// Reads a file.

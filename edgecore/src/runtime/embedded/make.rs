@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use oci_spec::runtime::Spec;
 use proto::object::Uid;
@@ -102,6 +102,9 @@ impl Maker {
             place.set_path(root.path);
         }
         limit_to(&mut spec, &cgroup::controllers(), &container.labels.container);
+        if !container.security.privileged && !self.machine.unified_cgroups {
+            show_own_cgroups(&mut spec, &cgroup::roots());
+        }
         Entry::prepare(&mut spec).map_err(|error| invalid(explain(&error)))?;
         let spec = serde_json::to_vec(&spec).map_err(|error| invalid(error.to_string()))?;
         daemon::files::replace(&folder.join(act::SPEC), &spec, 0o600)
@@ -163,6 +166,37 @@ impl Maker {
         }
         missing_is_fine(std::fs::remove_dir_all(&folder)).map_err(failed(REMOVE))
     }
+}
+
+/// A container sees its own cgroups and changes none. Where each controller has a tree of its own (version 1), what
+/// `libcontainer` mounts for that can be written to by a root that holds no capability for it: it could lift its limits.
+fn show_own_cgroups(spec: &mut Spec, roots: &[PathBuf]) {
+    let path = spec.linux().as_ref().and_then(|linux| linux.cgroups_path().clone());
+    let (Some(path), Some(mounts)) = (path, spec.mounts_mut()) else {
+        return;
+    };
+    let Some(at) = mounts.iter().position(|mount| mount.typ().as_deref() == Some("cgroup")) else {
+        return;
+    };
+    let place = mounts[at].destination().clone();
+    let mut folder = mounts[at].clone();
+    folder
+        .set_typ(Some("tmpfs".to_owned()))
+        .set_source(Some("tmpfs".into()));
+    let options = ["nosuid", "noexec", "nodev", "mode=755", "size=64k"];
+    folder.set_options(Some(options.map(str::to_owned).to_vec()));
+    let own = roots.iter().filter_map(|root| {
+        let mut mount = folder.clone();
+        let options = ["rbind", "rprivate", "ro", "nosuid", "noexec", "nodev"];
+        mount
+            .set_destination(place.join(root.file_name()?))
+            .set_typ(Some("bind".to_owned()))
+            .set_source(Some(root.join(path.strip_prefix("/").unwrap_or(&path))))
+            .set_options(Some(options.map(str::to_owned).to_vec()));
+        Some(mount)
+    });
+    let all: Vec<_> = std::iter::once(folder.clone()).chain(own).collect();
+    mounts.splice(at..=at, all);
 }
 
 /// Takes out the limits that this machine cannot keep, and says which.

@@ -12,7 +12,7 @@ pub(in crate::runtime) fn controllers() -> BTreeSet<String> {
     if let Ok(names) = unified {
         return names.split_whitespace().map(str::to_owned).collect();
     }
-    let names = hierarchies(Path::new(ROOT)).into_iter();
+    let names = mounted(Path::new(ROOT)).into_iter();
     names
         .filter_map(|path| path.file_name()?.to_str().map(str::to_owned))
         .collect()
@@ -47,7 +47,7 @@ pub(in crate::runtime) fn join(cgroup: &str) -> usize {
         std::fs::create_dir_all(&folder)?;
         std::fs::write(folder.join("cgroup.procs"), "0")
     };
-    let joined = every_root().into_iter().filter(|hierarchy| own(hierarchy).is_ok());
+    let joined = roots().into_iter().filter(|hierarchy| own(hierarchy).is_ok());
     joined.count()
 }
 
@@ -58,7 +58,7 @@ pub(in crate::runtime) fn processes(cgroup: &str) -> BTreeSet<u32> {
         !cgroup.trim_matches('/').is_empty(),
         "the root's processes are everybody's"
     );
-    for root in every_root() {
+    for root in roots() {
         collect(&root.join(cgroup.trim_start_matches('/')), &mut found);
     }
     found
@@ -107,13 +107,20 @@ fn missing_is_fine(result: io::Result<()>) -> io::Result<()> {
 }
 
 /// Where a cgroup may be: below the one tree of version 2, else below each of version 1.
-fn every_root() -> Vec<PathBuf> {
+pub(in crate::runtime) fn roots() -> Vec<PathBuf> {
     let root = Path::new(ROOT);
     if root.join("cgroup.controllers").exists() {
         vec![root.to_owned()]
     } else {
-        hierarchies(root)
+        mounted(root)
     }
+}
+
+/// Without folders on which nothing is mounted: what is written there limits nothing.
+fn mounted(root: &Path) -> Vec<PathBuf> {
+    let mut found = hierarchies(root);
+    found.retain(|hierarchy| hierarchy.join("cgroup.procs").exists());
+    found
 }
 
 fn hierarchies(root: &Path) -> Vec<PathBuf> {
@@ -133,6 +140,16 @@ mod tests {
             1
         );
         assert_eq!(oom_kills(""), 0);
+    }
+
+    #[test]
+    fn a_folder_on_which_nothing_is_mounted_is_no_hierarchy() {
+        let root = tempfile::tempdir().unwrap();
+        for name in ["memory", "pids"] {
+            std::fs::create_dir(root.path().join(name)).unwrap();
+        }
+        std::fs::write(root.path().join("memory/cgroup.procs"), "").unwrap();
+        assert_eq!(mounted(root.path()), [root.path().join("memory")]);
     }
 
     #[test]

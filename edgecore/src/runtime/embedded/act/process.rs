@@ -34,6 +34,7 @@ const CODE_NOT_RUN: i32 = 128;
 pub(super) fn create(folder: &Path, run: &Path, id: &str, owner: (u32, u32), report: &Report) -> Result<(), String> {
     let own = run.join(id);
     let spec = spec(folder)?;
+    make_own_cgroups(&spec).map_err(causes)?;
     let terminal = spec
         .process()
         .as_ref()
@@ -67,6 +68,21 @@ pub(super) fn create(folder: &Path, run: &Path, id: &str, owner: (u32, u32), rep
     Ok(())
 }
 
+/// What a container sees of its cgroups is mounted before all of them are made.
+fn make_own_cgroups(spec: &Spec) -> io::Result<()> {
+    let path = spec.linux().as_ref().and_then(|linux| linux.cgroups_path().as_deref());
+    let Some(path) = path.map(|path| path.strip_prefix("/").unwrap_or(path)) else {
+        return Ok(());
+    };
+    let sources = spec
+        .mounts()
+        .iter()
+        .flatten()
+        .filter_map(|mount| mount.source().as_deref());
+    let mut own = sources.filter(|source| source.starts_with("/sys/fs/cgroup") && source.ends_with(path));
+    own.try_for_each(std::fs::create_dir_all)
+}
+
 /// A process id of whichever crate, as a number.
 trait Pid32 {
     fn number(self) -> u32;
@@ -87,7 +103,14 @@ fn output(path: &Path, owner: (u32, u32)) -> Result<OwnedFd, String> {
 }
 
 /// Runs a command in a container and waits for its end, or makes an end of it.
-pub(super) fn exec(folder: &Path, run: &Path, id: &str, limit: Duration, command: &[&str], report: &Report) -> Result<(), String> {
+pub(super) fn exec(
+    folder: &Path,
+    run: &Path,
+    id: &str,
+    limit: Duration,
+    command: &[&str],
+    report: &Report,
+) -> Result<(), String> {
     let spec = spec(folder)?;
     let mut process = spec.process().clone().ok_or("the container's record is damaged")?;
     process
