@@ -229,14 +229,17 @@ async fn runtime(config: &Config) -> Line {
         std::sync::Arc::new(daemon::clock::wall),
     );
     let version = match &containerd {
-        Ok(containerd) => containerd.version().await.map_err(anyhow::Error::new),
-        Err(error) => Err(anyhow::anyhow!("{error}")),
+        Ok(containerd) => containerd.version().await.map_err(|error| explain(&error)),
+        Err(error) => Err(explain(error)),
     };
     match version {
         Ok(version) => containerd_version(&version.version),
         Err(error) => Line::missing(
             "runtime",
-            format!("no containerd at {socket} ({error:#}): apt-get install containerd && systemctl start containerd"),
+            format!(
+                "no containerd at {socket} ({error}): apt-get install containerd && systemctl start containerd, or set \
+                 runtime = \"embedded\""
+            ),
         ),
     }
 }

@@ -233,10 +233,18 @@ impl RuntimeError {
     }
 }
 
-/// An error with its causes.
+/// An error with its causes, each once: some say their causes themselves.
 pub fn explain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+    let mut text = String::new();
+    for cause in causes.map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// Runs what this program is when its first argument says that it is no edge core but one of the small processes of a

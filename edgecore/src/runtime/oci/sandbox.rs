@@ -265,5 +265,8 @@ mod tests {
     fn an_error_is_told_with_its_causes() {
         let error = CniError::Run { plugin: "bridge".into(), source: io::Error::other("no") };
         assert_eq!(explain(&error), "running the plugin bridge: no");
+        // One that says its cause itself is not made to say it again.
+        let error = io::Error::other(io::Error::other("no"));
+        assert_eq!(explain(&error), "no");
     }
 }

@@ -19,6 +19,7 @@ use std::time::Duration;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use self::process::{create, exec};
+use crate::runtime::explain;
 
 /// The first argument.
 pub(super) const WORD: &str = "container-act";
@@ -164,18 +165,8 @@ pub(super) fn terminal(peer: &UnixStream) -> io::Result<File> {
     Ok(file)
 }
 
-/// An error with its causes, each once.
 fn causes(error: impl std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.ends_with(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
+    explain(&error)
 }
 
 #[cfg(test)]
