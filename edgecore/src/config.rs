@@ -143,6 +143,13 @@ impl Configuration for Config {
     }
 
     fn check(&self) -> Result<(), String> {
+        let cgroup = &self.pods.cgroup;
+        let names = cgroup.strip_prefix('/').map(|rest| rest.split('/'));
+        if names.is_none_or(|mut names| names.any(|name| ["", ".", ".."].contains(&name))) {
+            return Err(format!(
+                "pods.cgroup: {cgroup:?} is no cgroup below the root; write it as /edgehold or /a/b"
+            ));
+        }
         let (beat, max) = (self.link.beat_s, KEEP_ALIVE_MAX.as_secs());
         if u64::from(beat) > max {
             return Err(format!("link.beat_s: {beat} is more than {max}"));
@@ -196,6 +203,18 @@ mod tests {
         check("data = 1", "line 1 (data = 1): ");
         assert!(parse::<Config>("[link]\nbeat_s = 300").is_ok());
         check("[link]\nbeat_s = 301", "link.beat_s: 301 is more than 300");
+        for cgroup in ["/edgehold", "/site/a-1"] {
+            assert!(
+                parse::<Config>(&format!("[pods]\ncgroup = {cgroup:?}")).is_ok(),
+                "{cgroup}"
+            );
+        }
+        for cgroup in ["", "/", "edgehold", "/a/", "//a", "/a/../b", "/."] {
+            check(
+                &format!("[pods]\ncgroup = {cgroup:?}"),
+                &format!("pods.cgroup: {cgroup:?} is no cgroup"),
+            );
+        }
     }
 
     #[test]
