@@ -169,7 +169,7 @@ fn unpacked_all(sent: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
 fn a_job_and_its_outcome_are_read_as_written() {
     let job = Job {
         base: Base::Seen { layers: "/data/layers".into(), names: vec!["a".into()] },
-        staging: "/data/work/1".into(),
+        staging: "/data/staging/1".into(),
         layers: vec![Packed {
             file: "/data/partial/x".into(),
             offset: 512,
