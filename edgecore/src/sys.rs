@@ -116,18 +116,93 @@ pub(crate) fn limit_devices(cgroup: &File, program: &[u64]) -> io::Result<()> {
     }
 }
 
-/// Becomes another program, with this process' environment; returns only what is in the way. `args` has the program's own
-/// name first.
-pub(crate) fn become_program(path: &CStr, args: &[CString]) -> io::Error {
-    let mut list: Vec<_> = args.iter().map(|arg| arg.as_ptr()).collect();
-    list.push(std::ptr::null());
-    // SAFETY: the path and a list of C strings that ends with null, all of which outlive the call; SIG_DFL installs no
+/// Becomes another program with this environment; returns only what is in the way. `args` has the program's own name first.
+pub(crate) fn become_program(path: &CStr, args: &[CString], env: &[CString]) -> io::Error {
+    let list = |strings: &[CString]| -> Vec<_> {
+        let strings = strings.iter().map(|string| string.as_ptr());
+        strings.chain([std::ptr::null()]).collect()
+    };
+    let (args, env) = (list(args), list(env));
+    // SAFETY: the path and two lists of C strings that end with null, all of which outlive the call; SIG_DFL installs no
     // handler. The standard library ignores SIGPIPE, and a program expects it not to be.
     unsafe {
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
-        libc::execv(path.as_ptr(), list.as_ptr());
+        libc::execve(path.as_ptr(), args.as_ptr(), env.as_ptr());
     }
     io::Error::last_os_error()
+}
+
+/// Makes a copy of this process, in which `work` runs and says with which code it ends; the copy's number. Fails where
+/// there is a second thread: the copy would not have it, nor what it holds.
+pub(crate) fn fork(work: impl FnOnce() -> u8) -> io::Result<rustix::process::Pid> {
+    const PANICKED: u8 = 101;
+    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
+        return Err(io::Error::other("there is more than one thread"));
+    }
+    // SAFETY: with one thread the copy is whole, and it never returns to what called this.
+    match check(unsafe { libc::fork() })? {
+        0 => {
+            let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or(PANICKED);
+            // SAFETY: ends the copy, without what the original has to do at its own end.
+            unsafe { libc::_exit(code.into()) }
+        }
+        pid => rustix::process::Pid::from_raw(pid).ok_or_else(|| io::Error::other("the kernel gave no number")),
+    }
+}
+
+/// Whatever this process was started with besides the standard streams is closed when it becomes another program.
+pub(crate) fn keep_descriptors() -> io::Result<()> {
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let number = entry?.file_name().to_str().and_then(|name| name.parse::<RawFd>().ok());
+        if let Some(number) = number.filter(|number| *number > libc::STDERR_FILENO) {
+            // SAFETY: only changes what happens to a descriptor at the next program; fails for one that is not open.
+            unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
+        }
+    }
+    Ok(())
+}
+
+/// Opens a file where it cannot be written to by anybody who gets hold of the descriptor: through a mount of its own that is
+/// nowhere to be seen. Takes Linux 5.12.
+pub(crate) fn open_sealed(path: &CStr) -> io::Result<OwnedFd> {
+    // The same number everywhere, as all system calls since 5.1; not every libc crate has them.
+    const SYS_OPEN_TREE: libc::c_long = 428;
+    const SYS_MOUNT_SETATTR: libc::c_long = 442;
+    const OPEN_TREE_CLONE: libc::c_int = 1;
+    const MOUNT_ATTR_RDONLY: u64 = 1;
+    /// `struct mount_attr`.
+    #[repr(C)]
+    struct Attributes {
+        set: u64,
+        clear: u64,
+        propagation: u64,
+        user_namespace: u64,
+    }
+    let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC;
+    // SAFETY: `path` outlives the call.
+    let fd = unsafe { libc::syscall(SYS_OPEN_TREE, libc::AT_FDCWD, path.as_ptr(), flags) };
+    let fd = check(RawFd::try_from(fd).map_err(io::Error::other)?)?;
+    // SAFETY: it was made above and is known to nobody else.
+    let tree = unsafe { OwnedFd::from_raw_fd(fd) };
+    let attributes = Attributes {
+        set: MOUNT_ATTR_RDONLY,
+        clear: 0,
+        propagation: 0,
+        user_namespace: 0,
+    };
+    // SAFETY: the path is empty, so the tree itself is meant; `attributes` outlives the call, and the size is its own.
+    let set = unsafe {
+        libc::syscall(
+            SYS_MOUNT_SETATTR,
+            tree.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const attributes,
+            size_of::<Attributes>(),
+        )
+    };
+    check(RawFd::try_from(set).map_err(io::Error::other)?)?;
+    Ok(tree)
 }
 
 /// Lets every signal happen again: what a process keeps from happening is kept from what it starts as well.
@@ -223,41 +298,6 @@ pub(crate) fn loopback_up() -> io::Result<()> {
     check(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCSIFFLAGS, &raw mut request) }).map(drop)
 }
 
-/// Opens a file below `root` for reading, resolving every link as if `root` were the root of everything: what a
-/// container image says can never name a file of the host.
-pub(crate) fn open_below(root: &File, path: &CStr) -> io::Result<File> {
-    const RESOLVE_IN_ROOT: u64 = 0x10;
-    const RESOLVE_NO_MAGICLINKS: u64 = 0x02;
-    /// `struct open_how`.
-    #[repr(C)]
-    struct How {
-        flags: u64,
-        mode: u64,
-        resolve: u64,
-    }
-    let how = How {
-        flags: u64::try_from(libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK).expect("flags are positive"),
-        mode: 0,
-        resolve: RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS,
-    };
-    // SAFETY: `path` and `how` outlive the call, and the size is that of `how`.
-    let fd = unsafe {
-        libc::syscall(
-            libc::SYS_openat2,
-            root.as_raw_fd(),
-            path.as_ptr(),
-            &raw const how,
-            size_of::<How>(),
-        )
-    };
-    let fd = RawFd::try_from(fd)
-        .ok()
-        .filter(|fd| *fd >= 0)
-        .ok_or_else(io::Error::last_os_error)?;
-    // SAFETY: it was made above and is known to nobody else.
-    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
-}
-
 /// Whether the kernel takes programs that say which system calls may be made.
 pub(crate) fn takes_filters() -> bool {
     const SECCOMP_GET_ACTION_AVAIL: libc::c_uint = 2;
@@ -289,25 +329,6 @@ pub(crate) fn load_filter(program: &[Instruction], flags: u32) -> io::Result<()>
     } else {
         Err(io::Error::last_os_error())
     }
-}
-
-/// Makes a folder below `root`, with those above it, where there is none; links are resolved as [`open_below`] does.
-pub(crate) fn make_folder_below(root: &File, path: &Path) -> io::Result<()> {
-    let mut parent = root.try_clone()?;
-    let mut known = std::path::PathBuf::new();
-    for part in path.components().filter(|part| *part != std::path::Component::RootDir) {
-        known.push(part);
-        let name = c_path(&known)?;
-        let folder = match open_below(root, &name) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                rustix::fs::mkdirat(&parent, part.as_os_str(), rustix::fs::Mode::from_raw_mode(0o755))?;
-                open_below(root, &name)?
-            }
-            folder => folder?,
-        };
-        parent = folder;
-    }
-    Ok(())
 }
 
 fn c_path(path: &Path) -> io::Result<CString> {

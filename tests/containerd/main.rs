@@ -18,6 +18,7 @@ mod pods;
 mod pressure;
 mod reconciler;
 mod registry;
+mod safety;
 mod seccomp;
 mod shim;
 mod shipped;

@@ -10,8 +10,8 @@ use rustix::fs::{StatVfsMountFlags, statvfs};
 use super::{Line, elf};
 use crate::seccomp;
 
-/// The oldest kernel with every system call that is used here (`openat2`).
-const KERNEL_MIN: (u32, u32) = (5, 6);
+/// The oldest kernel with every system call that is used here (`openat2`; `setns` by a process).
+const KERNEL_MIN: (u32, u32) = (5, 8);
 /// The oldest one that tells 32-bit programs of times after January 2038.
 const TIME64_MIN: (u32, u32) = (5, 1);
 

@@ -117,13 +117,13 @@ fn programs() {
 fn kernels_and_their_time() {
     let release = |release: &'static str| move |machine: &mut Machine| machine.release = release.to_owned();
     check(
-        release("5.5.19"),
+        release("5.7.19"),
         "kernel",
         State::Missing,
-        &["5.5.19 is older than 5.6", "install a newer one"],
+        &["5.7.19 is older than 5.8", "install a newer one"],
     );
-    check(release("5.6.0"), "kernel", State::Good, &["5.6.0"]);
-    check(release("4.19.66-v7+"), "kernel", State::Missing, &["older than 5.6"]);
+    check(release("5.8.0"), "kernel", State::Good, &["5.8.0"]);
+    check(release("4.19.66-v7+"), "kernel", State::Missing, &["older than 5.8"]);
     check(release("10.0"), "kernel", State::Good, &[]);
     check(release("custom"), "kernel", State::Good, &["custom"]);
     let mut old = whole();

@@ -20,18 +20,11 @@ use crate::run::{containerd_config, embedded_config};
 /// In the data folder: the choice, as the configuration has it.
 const FILE: &str = "runtime";
 
-/// Whether this program runs containers by itself: not where `libcontainer` does not compile.
-const HAS_EMBEDDED: bool = cfg!(target_pointer_width = "64");
-
 /// Why there is no runtime.
 #[derive(Debug, thiserror::Error)]
 pub enum ChoiceError {
     #[error("setting up the container runtime")]
     Runtime(#[from] RuntimeError),
-    #[error(
-        "runtime: \"embedded\" is not in a program for a 32-bit machine: install containerd and set it to \"containerd\""
-    )]
-    Absent,
     #[error("reading which runtime this node has")]
     Read(#[source] io::Error),
     #[error("writing down which runtime this node has")]
@@ -79,10 +72,8 @@ fn choose(facts: Facts) -> Kind {
 pub async fn kind(config: &Config) -> Result<Kind, ChoiceError> {
     match config.runtime {
         RuntimeName::Containerd => Ok(Kind::Containerd),
-        RuntimeName::Embedded if HAS_EMBEDDED => Ok(Kind::Embedded),
-        RuntimeName::Embedded => Err(ChoiceError::Absent),
-        RuntimeName::Auto | RuntimeName::Fake if HAS_EMBEDDED => Ok(choose(facts(config).await?)),
-        RuntimeName::Auto | RuntimeName::Fake => Ok(Kind::Containerd),
+        RuntimeName::Embedded => Ok(Kind::Embedded),
+        RuntimeName::Auto | RuntimeName::Fake => Ok(choose(facts(config).await?)),
     }
 }
 

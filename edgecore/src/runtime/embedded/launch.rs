@@ -9,7 +9,7 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 use super::folders::Folders;
-use super::{QUICK, act, failed, shim};
+use super::{QUICK, failed, shim};
 use crate::runtime::RuntimeError;
 use crate::runtime::oci::names;
 
@@ -26,7 +26,7 @@ impl Launcher {
     /// It listens when this returns. One that is about to end is waited for.
     pub(super) async fn launch(&self, pod: Uid, folders: &Folders) -> Result<(), RuntimeError> {
         let run = folders.run(pod);
-        std::fs::create_dir_all(run.join(act::STATES)).map_err(failed(SHIM))?;
+        std::fs::create_dir_all(&run).map_err(failed(SHIM))?;
         let mut child = Command::new(&self.program)
             .arg0("edgecore")
             .arg(shim::WORD)

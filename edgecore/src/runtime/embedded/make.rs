@@ -12,11 +12,11 @@ use super::record::{self, Made, RecordError};
 use super::{CREATE, REMOVE, START, act, failed, missing_is_fine, recorded, stored};
 use crate::images::store::{ImageId, ImageStore, Stored};
 use crate::runtime::log_shim::Target;
+use crate::runtime::oci::inside::{self, Kind};
 use crate::runtime::oci::spec::{self, Input, Machine};
 use crate::runtime::oci::{accounts, cgroup, names, passwd};
 use crate::runtime::{Container, RuntimeError, Sandbox, Seen, explain};
 use crate::seccomp::privileges::Entry;
-use crate::sys;
 
 const COLLECT: &str = "taking away images that nothing needs";
 
@@ -92,8 +92,8 @@ impl Maker {
         .map_err(invalid)?;
         if let Some(process) = spec.process() {
             // The folder it starts in is made where the image has none.
-            let inside = File::open(&root.path).map_err(failed(CREATE))?;
-            sys::make_folder_below(&inside, process.cwd()).map_err(|error| RuntimeError::Failed {
+            let root_fd = File::open(&root.path).map_err(failed(CREATE))?;
+            inside::place(&root_fd, process.cwd(), Kind::Folder).map_err(|error| RuntimeError::Failed {
                 action: CREATE,
                 reason: format!("making its working folder {}: {error}", process.cwd().display()),
             })?;
@@ -102,8 +102,8 @@ impl Maker {
             place.set_path(root.path);
         }
         limit_to(&mut spec, &cgroup::controllers(), &container.labels.container);
-        if !container.security.privileged && !self.machine.unified_cgroups {
-            show_own_cgroups(&mut spec, &cgroup::roots());
+        if !self.machine.unified_cgroups {
+            show_own_cgroups(&mut spec, &cgroup::roots(), container.security.privileged);
         }
         Entry::prepare(&mut spec).map_err(|error| invalid(explain(&error)))?;
         let spec = serde_json::to_vec(&spec).map_err(|error| invalid(error.to_string()))?;
@@ -158,9 +158,7 @@ impl Maker {
         let run = self.folders.run(pod);
         let made = record::read::<Made>(&folder.join(record::MADE));
         self.images.remove_root(&folder).map_err(stored(REMOVE))?;
-        for place in [run.join(act::STATES).join(id), run.join(id)] {
-            missing_is_fine(std::fs::remove_dir_all(place)).map_err(failed(REMOVE))?;
-        }
+        missing_is_fine(std::fs::remove_dir_all(run.join(id))).map_err(failed(REMOVE))?;
         if let Ok(Some(made)) = made {
             cgroup::remove(&made.cgroup).map_err(failed(REMOVE))?;
         }
@@ -168,9 +166,9 @@ impl Maker {
     }
 }
 
-/// A container sees its own cgroups and changes none. Where each controller has a tree of its own (version 1), what
-/// `libcontainer` mounts for that can be written to by a root that holds no capability for it: it could lift its limits.
-fn show_own_cgroups(spec: &mut Spec, roots: &[PathBuf]) {
+/// Where each controller has a tree of its own (version 1), a container sees its own cgroups. It changes none unless it may
+/// do everything: a root that holds no capability for it could otherwise lift its limits.
+fn show_own_cgroups(spec: &mut Spec, roots: &[PathBuf], privileged: bool) {
     let path = spec.linux().as_ref().and_then(|linux| linux.cgroups_path().clone());
     let (Some(path), Some(mounts)) = (path, spec.mounts_mut()) else {
         return;
@@ -187,7 +185,8 @@ fn show_own_cgroups(spec: &mut Spec, roots: &[PathBuf]) {
     folder.set_options(Some(options.map(str::to_owned).to_vec()));
     let own = roots.iter().filter_map(|root| {
         let mut mount = folder.clone();
-        let options = ["rbind", "rprivate", "ro", "nosuid", "noexec", "nodev"];
+        let access = if privileged { "rw" } else { "ro" };
+        let options = ["rbind", "rprivate", access, "nosuid", "noexec", "nodev"];
         mount
             .set_destination(place.join(root.file_name()?))
             .set_typ(Some("bind".to_owned()))
@@ -201,7 +200,6 @@ fn show_own_cgroups(spec: &mut Spec, roots: &[PathBuf]) {
 
 /// Takes out the limits that this machine cannot keep, and says which.
 fn limit_to(spec: &mut Spec, controllers: &BTreeSet<String>, id: &str) {
-    let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
     let lacks = |name: &str| !controllers.contains(name);
     let Some(resources) = spec
         .linux_mut()
@@ -229,7 +227,7 @@ fn limit_to(spec: &mut Spec, controllers: &BTreeSet<String>, id: &str) {
         }
         resources.set_cpu(None);
     }
-    if !unified && lacks("devices") {
+    if !cgroup::is_unified() && lacks("devices") {
         resources.set_devices(None);
     }
     if !lost.is_empty() {

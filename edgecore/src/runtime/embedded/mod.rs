@@ -1,5 +1,5 @@
-//! Containers with no daemon: images of the node's own store, namespaces and cgroups by `libcontainer`, and one small
-//! process for each pod that holds its containers (`shim`).
+//! Containers with no daemon: images of the node's own store, short-lived processes that make those of containers (`act`),
+//! and one small process for each pod that holds them (`shim`).
 //!
 //! The truth is in files. What a container is, that it was started and how it ended are records in the data folder
 //! (`record`), each on the disk before anybody acts on it; looking at a pod reads them and asks nobody. A shim is found by

@@ -6,6 +6,11 @@ use std::path::{Path, PathBuf};
 
 const ROOT: &str = "/sys/fs/cgroup";
 
+/// Whether there is one tree for everything (version 2). Where version 1 has what limits, one may be mounted beside it.
+pub(in crate::runtime) fn is_unified() -> bool {
+    Path::new(ROOT).join("cgroup.controllers").exists()
+}
+
 /// The controllers that this machine has, by name.
 pub(in crate::runtime) fn controllers() -> BTreeSet<String> {
     let unified = std::fs::read_to_string(Path::new(ROOT).join("cgroup.controllers"));
@@ -109,7 +114,7 @@ fn missing_is_fine(result: io::Result<()>) -> io::Result<()> {
 /// Where a cgroup may be: below the one tree of version 2, else below each of version 1.
 pub(in crate::runtime) fn roots() -> Vec<PathBuf> {
     let root = Path::new(ROOT);
-    if root.join("cgroup.controllers").exists() {
+    if is_unified() {
         vec![root.to_owned()]
     } else {
         mounted(root)

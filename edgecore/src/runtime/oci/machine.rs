@@ -4,7 +4,8 @@ use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
-use oci_spec::runtime::{Capability, LinuxDevice, LinuxDeviceType};
+use oci_spec::runtime::{Capabilities, Capability, LinuxDevice, LinuxDeviceType};
+use rustix::thread::CapabilitySet;
 
 use super::spec::Machine;
 
@@ -67,9 +68,15 @@ pub(in crate::runtime) fn read() -> Machine {
         capabilities: capabilities
             .map(|(_, capability)| (capability.to_string(), capability))
             .collect(),
-        unified_cgroups: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
+        unified_cgroups: super::cgroup::is_unified(),
         devices,
     }
+}
+
+/// Capabilities as the kernel has them.
+pub(in crate::runtime) fn capability_set(names: &Capabilities) -> CapabilitySet {
+    let held = CAPABILITIES.iter().enumerate().filter(|(_, name)| names.contains(name));
+    CapabilitySet::from_bits_retain(held.fold(0, |bits, (bit, _)| bits | 1 << bit))
 }
 
 /// The bounding set in `/proc/self/status`.
@@ -131,6 +138,8 @@ mod tests {
         assert_eq!(CAPABILITIES[12], Capability::NetAdmin);
         assert_eq!(CAPABILITIES[21], Capability::SysAdmin);
         assert_eq!(CAPABILITIES[40], Capability::CheckpointRestore);
+        let two = Capabilities::from([Capability::Chown, Capability::SysAdmin]);
+        assert_eq!(capability_set(&two), CapabilitySet::CHOWN | CapabilitySet::SYS_ADMIN);
     }
 
     #[test]

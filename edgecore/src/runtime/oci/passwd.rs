@@ -4,7 +4,9 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
-use crate::sys;
+use rustix::fs::OFlags;
+
+use super::inside;
 
 /// Larger account files are refused.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
@@ -12,13 +14,13 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// `/etc/passwd` and `/etc/group` below `root`, empty when there is none. No link in them leads out of it.
 pub(in crate::runtime) fn read(root: &Path) -> io::Result<(String, String)> {
     let root = File::open(root)?;
-    Ok((account_file(&root, c"etc/passwd")?, account_file(&root, c"etc/group")?))
+    Ok((account_file(&root, "etc/passwd")?, account_file(&root, "etc/group")?))
 }
 
-fn account_file(root: &File, name: &std::ffi::CStr) -> io::Result<String> {
-    let file = match sys::open_below(root, name) {
+fn account_file(root: &File, name: &str) -> io::Result<String> {
+    let file = match inside::open(root, Path::new(name), OFlags::RDONLY | OFlags::NONBLOCK) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
-        file => file?,
+        file => File::from(file?),
     };
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is no file"));
@@ -41,12 +43,12 @@ mod tests {
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(folder.join("etc")).unwrap();
         let root = File::open(&folder).unwrap();
-        let passwd = || account_file(&root, c"etc/passwd");
+        let passwd = || account_file(&root, "etc/passwd");
         assert_eq!(passwd().unwrap(), "");
         std::fs::write(folder.join("etc/passwd"), "inside").unwrap();
         assert_eq!(passwd().unwrap(), "inside");
         std::os::unix::fs::symlink("/etc/passwd", folder.join("etc/group")).unwrap();
-        assert_eq!(account_file(&root, c"etc/group").unwrap(), "inside");
+        assert_eq!(account_file(&root, "etc/group").unwrap(), "inside");
         let limit = usize::try_from(FILE_BYTES_MAX).unwrap();
         std::fs::write(folder.join("etc/passwd"), vec![b'x'; limit]).unwrap();
         assert_eq!(passwd().unwrap().len(), limit);

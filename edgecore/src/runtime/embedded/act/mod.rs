@@ -1,25 +1,35 @@
 //! The short-lived processes that make a container's first process, and run commands beside it: `edgecore` under another
-//! first argument. What knows `libcontainer` is below.
+//! first argument. They fork, so there must be no second thread.
 //!
 //! What comes of it goes to standard input, which is a pipe to whoever started this ([`Report`]).
+//!
+//! [`create`] and [`command`] say what is done in which order; [`child`] is the copy that becomes the container's process,
+//! [`cgroups`] and [`devices`] limit it, [`root`] and [`terminal`] are what it sees, [`program`] is what it becomes, and
+//! [`seal`] keeps the host safe from what it enters.
 
-#[cfg_attr(not(target_pointer_width = "64"), path = "absent.rs")]
-mod process;
+mod cgroups;
+mod child;
+mod command;
+mod create;
+mod devices;
+mod program;
+mod root;
+mod seal;
+mod terminal;
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::mem::MaybeUninit;
 use std::os::fd::AsFd as _;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
-
-use self::process::{create, exec};
+use self::command::exec;
+use self::create::create;
+pub(super) use self::terminal::take as take_terminal;
 use crate::runtime::explain;
+use crate::sys;
 
 /// The first argument.
 pub(super) const WORD: &str = "container-act";
@@ -27,8 +37,6 @@ pub(super) const WORD: &str = "container-act";
 pub(super) const CREATE: &str = "create";
 pub(super) const EXEC: &str = "exec";
 
-/// Below a pod's run folder: what `libcontainer` keeps of each container.
-pub(super) const STATES: &str = "oci";
 /// In a container's run folder: its first process.
 pub(super) const PID: &str = "pid";
 /// In a container's folder that stays: its specification.
@@ -86,19 +94,38 @@ pub(super) fn outcome(said: &[u8]) -> Outcome {
 
 /// Runs it; `args` are those after [`WORD`].
 pub(super) fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
-    favour_nobody();
-    let args: Option<Vec<String>> = args.map(|arg| arg.into_string().ok()).collect();
-    let args = args.unwrap_or_default();
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let args: Vec<OsString> = args.collect();
     // The shim that started this reads its own from elsewhere.
-    let (Ok(report), Ok(())) = (Report::open(), crate::sys::no_signal_waits()) else {
+    let (Ok(report), Ok(()), Ok(())) = (Report::open(), sys::no_signal_waits(), sys::keep_descriptors()) else {
         return ExitCode::from(USAGE);
     };
+    if args.first().is_none_or(|word| word != seal::SEALED) {
+        let error = seal::start_over(&args);
+        report.say(
+            FAULT,
+            format!("sealing the edge core's own program: {error}").as_bytes(),
+        );
+        return ExitCode::FAILURE;
+    }
+    favour_nobody();
+    let args: Option<Vec<String>> = args.into_iter().skip(1).map(|arg| arg.into_string().ok()).collect();
+    let args = args.unwrap_or_default();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let done = match args.as_slice() {
-        [CREATE, folder, run, id, user, group] => match (user.parse(), group.parse()) {
-            (Ok(user), Ok(group)) => create(Path::new(folder), Path::new(run), id, (user, group), &report),
-            _ => return ExitCode::from(USAGE),
-        },
+        _ if seal::hide().is_err() => Err("hiding from containers is not possible".to_owned()),
+        [CREATE, folder, run, id, user, group] => {
+            match (user.parse(), group.parse(), io::stdout().as_fd().try_clone_to_owned()) {
+                (Ok(user), Ok(group), Ok(released)) => create(
+                    Path::new(folder),
+                    Path::new(run),
+                    id,
+                    (user, group),
+                    &report,
+                    File::from(released),
+                ),
+                _ => return ExitCode::from(USAGE),
+            }
+        }
         [EXEC, folder, run, id, limit_ms, command @ ..] => match limit_ms.parse() {
             Ok(limit_ms) => exec(
                 Path::new(folder),
@@ -149,24 +176,13 @@ impl Report {
     }
 }
 
-/// The terminal that a container hands over, for the shim.
-pub(super) fn terminal(peer: &UnixStream) -> io::Result<File> {
-    let mut name = [0; 256];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut received = RecvAncillaryBuffer::new(&mut space);
-    let mut parts = [io::IoSliceMut::new(&mut name)];
-    recvmsg(peer, &mut parts, &mut received, RecvFlags::CMSG_CLOEXEC)?;
-    let descriptors = received.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-        _ => None,
-    });
-    let file = File::from(descriptors.ok_or_else(|| io::Error::other("no terminal was handed over"))?);
-    rustix::io::ioctl_fionbio(&file, true)?;
-    Ok(file)
-}
-
 fn causes(error: impl std::error::Error) -> String {
     explain(&error)
+}
+
+/// For errors: what was being done.
+fn during<E: std::error::Error>(action: &str) -> impl Fn(E) -> String {
+    move |error| format!("{action}: {}", explain(&error))
 }
 
 #[cfg(test)]

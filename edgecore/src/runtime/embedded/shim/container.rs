@@ -1,10 +1,10 @@
 //! One container in its shim's hands: being made, started, running, ended.
 
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, PipeWriter, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -32,6 +32,8 @@ pub(super) struct Container {
     init: Init,
     outputs: [(Option<File>, Lines); 2],
     log: LogFile,
+    /// Lets it run.
+    release: Option<PipeWriter>,
     /// Where its terminal comes from.
     console: Option<UnixListener>,
     /// Whom to answer once it runs or cannot.
@@ -60,7 +62,6 @@ impl Container {
         let own = Path::new(&id);
         // What an attempt that was cut short left behind.
         let _ = std::fs::remove_dir_all(own);
-        let _ = std::fs::remove_dir_all(Path::new(act::STATES).join(&id));
         std::fs::create_dir_all(own)?;
         let (outputs, console) = if made.tty {
             ([None, None], Some(console(own)?))
@@ -68,6 +69,7 @@ impl Container {
             ([Some(fifo(&own.join(STDOUT))?), Some(fifo(&own.join(STDERR))?)], None)
         };
         let (report, theirs) = io::pipe()?;
+        let (released, release) = io::pipe()?;
         let (user, group) = made.owner;
         Command::new("/proc/self/exe")
             .arg0("edgecore")
@@ -75,13 +77,14 @@ impl Container {
             .args([folder, run])
             .args([&id, &user.to_string(), &group.to_string()])
             .stdin(Stdio::from(theirs))
-            .stdout(Stdio::null())
+            .stdout(Stdio::from(released))
             .stderr(Stdio::null())
             .spawn()?;
         let report = File::from(OwnedFd::from(report));
         rustix::io::ioctl_fionbio(&report, true)?;
         let mut container = Self::new(id, folder, &made, outputs)?;
         container.init = Init::Making { report, said: Vec::new(), pid: None };
+        container.release = Some(release);
         container.console = console;
         container.asked = Some(asked);
         Ok(container)
@@ -135,6 +138,7 @@ impl Container {
             init: Init::Child(0),
             outputs: [(stdout, Lines::new("stdout")), (stderr, Lines::new("stderr"))],
             log,
+            release: None,
             console: None,
             asked: None,
             answer: None,
@@ -263,10 +267,11 @@ impl Container {
     fn release(&mut self) -> io::Result<()> {
         if let Some(console) = self.console.take() {
             let (peer, _) = console.accept()?;
-            self.outputs[0].0 = Some(act::terminal(&peer)?);
+            self.outputs[0].0 = Some(act::take_terminal(&peer)?);
         }
         record::write(&self.folder.join(record::STARTED), &Moment::now()).map_err(io::Error::other)?;
-        UnixStream::connect(Path::new(act::STATES).join(&self.id).join("notify.sock"))?.write_all(b"start container")
+        let mut release = self.release.take().ok_or(io::ErrorKind::NotFound)?;
+        release.write_all(&[0])
     }
 
     /// Whatever was made is ended; nothing was started.

@@ -1,13 +1,23 @@
-//! Which devices a container may use where there is one cgroup tree for everything (version 2): there it is a program in
-//! the kernel that says, and nobody else makes one for us. Version 1 has files for it, which `libcontainer` writes.
+//! Which devices a container has and may use. Where there is one cgroup tree for everything (version 2) a program in the
+//! kernel says so; version 1 has files for it.
 
 use std::fs::File;
 use std::io;
-use std::path::Path;
 
 use oci_spec::runtime::Spec;
 
+use super::cgroups::Cgroups;
 use crate::sys;
+
+/// The devices that every container finds in `/dev`.
+pub(super) const NODES: [(&str, u32, u32); 6] = [
+    ("null", 1, 3),
+    ("zero", 1, 5),
+    ("full", 1, 7),
+    ("random", 1, 8),
+    ("urandom", 1, 9),
+    ("tty", 5, 0),
+];
 
 /// What every container may read and write; `None` is every minor number. Null, zero, full, random, urandom, tty, console
 /// of its own, terminals and what makes them.
@@ -28,26 +38,30 @@ const CHARACTER: u32 = 2;
 const MAKE: u32 = 1;
 
 /// Limits a container's cgroup to the devices that its specification allows.
-pub(super) fn limit(spec: &Spec) -> io::Result<()> {
-    let root = Path::new("/sys/fs/cgroup");
-    let Some(linux) = spec
-        .linux()
-        .as_ref()
-        .filter(|_| root.join("cgroup.controllers").exists())
-    else {
+pub(super) fn limit(spec: &Spec, cgroups: &Cgroups) -> io::Result<()> {
+    let resources = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref());
+    let Some(rules) = resources.and_then(|resources| resources.devices().as_ref()) else {
         return Ok(());
     };
-    let rules = linux
-        .resources()
-        .as_ref()
-        .and_then(|resources| resources.devices().as_ref());
-    let all = rules.is_some_and(|rules| rules.iter().any(|rule| rule.allow() && rule.major().is_none()));
-    if all {
+    if rules.iter().any(|rule| rule.allow() && rule.major().is_none()) {
         return Ok(());
     }
-    let path = linux.cgroups_path().clone().unwrap_or_default();
-    let cgroup = File::open(root.join(path.strip_prefix("/").unwrap_or(&path)))?;
-    sys::limit_devices(&cgroup, &program())
+    if cgroups.is_unified {
+        let folder = cgroups.with("cgroup.procs").ok_or(io::ErrorKind::NotFound)?;
+        return sys::limit_devices(&File::open(folder)?, &program());
+    }
+    cgroups.write("devices.deny", "a")?;
+    lines().iter().try_for_each(|line| cgroups.write("devices.allow", line))
+}
+
+/// As version 1 takes them.
+fn lines() -> Vec<String> {
+    let any = ["c *:* m", "b *:* m"].map(str::to_owned);
+    let named = ALLOWED.iter().map(|(major, minor)| {
+        let minor = minor.map_or_else(|| "*".to_owned(), |minor| minor.to_string());
+        format!("c {major}:{minor} rwm")
+    });
+    any.into_iter().chain(named).collect()
 }
 
 /// Making any device node is allowed, as everywhere: using it is what counts.
@@ -107,6 +121,8 @@ fn instruction(operation: u8, destination: u8, source: u8, offset: i16, value: u
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     const READ: u32 = 2;
@@ -178,6 +194,16 @@ mod tests {
                 assert_eq!(run(&code, asked, kind, major, minor), 0, "{major}:{minor}");
             }
             assert_eq!(run(&code, MAKE, kind, major, minor), 1, "{major}:{minor}");
+        }
+    }
+
+    #[test]
+    fn both_versions_allow_the_same() {
+        let lines = lines();
+        assert_eq!(lines[..3], ["c *:* m", "b *:* m", "c 1:3 rwm"]);
+        assert_eq!(lines.last().unwrap(), "c 136:* rwm");
+        for (_, major, minor) in NODES {
+            assert!(ALLOWED.contains(&(major, Some(minor))), "{major}:{minor}");
         }
     }
 

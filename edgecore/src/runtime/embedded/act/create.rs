@@ -1,0 +1,188 @@
+//! Makes the first process of a container, up to where it waits to be let run.
+//!
+//! This process reads what the container is to be, makes its cgroups, enters the namespaces that its pod's containers
+//! share, and forks. The copy is the container's first process; it waits until it is in its cgroups, makes the namespaces
+//! of its own, its root and its terminal, and becomes the container's user. Then this one has done its work and ends, and
+//! the shim is the other one's parent.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::fchown;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use oci_spec::runtime::{LinuxNamespaceType, Spec};
+use rustix::thread::move_into_link_name_space;
+
+use super::cgroups::Cgroups;
+use super::child::{Child, Parent};
+use super::program::Program;
+use super::{FAULT, MADE, PID, Report, SPEC, devices, during, root, terminal};
+use crate::runtime::embedded::shim::container::{CONSOLE, STDERR, STDOUT};
+use crate::runtime::oci::cgroup;
+use crate::sys;
+
+/// What a container's first process reads, writes and says its errors to.
+enum Streams {
+    Files([OwnedFd; 3]),
+    /// Where its terminal is handed over.
+    Terminal(UnixStream),
+}
+
+/// `folder` is the container's that stays, `run` its pod's that a reboot empties; `released` says a byte when the container
+/// may run, and ends when it is not to.
+pub(super) fn create(
+    folder: &Path,
+    run: &Path,
+    id: &str,
+    owner: (u32, u32),
+    report: &Report,
+    released: File,
+) -> Result<(), String> {
+    let spec = load(folder)?;
+    let own = run.join(id);
+    let program = Program::of(&spec, None)?;
+    let streams = streams(&spec, &own, owner).map_err(during("opening its outputs"))?;
+    let cgroups = Cgroups::make(&spec)?;
+    let made = make(&spec, &cgroups, &own, streams, program, report, released);
+    if made.is_err()
+        && let Some(path) = cgroups.path()
+    {
+        // What still runs in it, if anything does, is the shim's to see.
+        let _ = cgroup::remove(path);
+    }
+    made
+}
+
+fn make(
+    spec: &Spec,
+    cgroups: &Cgroups,
+    own: &Path,
+    streams: Streams,
+    program: Program,
+    report: &Report,
+    released: File,
+) -> Result<(), String> {
+    enter_shared(spec)?;
+    let mut child = Child::fork(|parent| first(spec, streams, program, parent, report, released))
+        .map_err(during("making its process"))?;
+    let set_up = (|| {
+        let number = child.pid.as_raw_nonzero();
+        std::fs::write(own.join(PID), number.to_string()).map_err(during("writing down its process"))?;
+        cgroups.add(child.pid)?;
+        devices::limit(spec, cgroups).map_err(during(
+            "limiting its devices (version 2 of cgroups takes CONFIG_CGROUP_BPF)",
+        ))?;
+        child.go_on();
+        child.is_ready()
+    })();
+    if let Err(reason) = set_up {
+        child.end();
+        return Err(reason);
+    }
+    report.say(MADE, &child.pid.as_raw_nonzero().get().to_le_bytes());
+    Ok(())
+}
+
+/// What the first process does.
+fn first(
+    spec: &Spec,
+    streams: Streams,
+    program: Program,
+    parent: Parent,
+    report: &Report,
+    mut released: File,
+) -> Result<(), String> {
+    parent.wait()?;
+    rustix::process::setsid().map_err(during("starting a session"))?;
+    sys::unshare(namespaces(spec, false)).map_err(during("making namespaces of its own"))?;
+    let root = root::Root::make(spec)?;
+    let [input, output, errors] = match streams {
+        Streams::Files(files) => files,
+        Streams::Terminal(console) => {
+            terminal::make(&root, &console, program.owner()).map_err(during("making its terminal"))?
+        }
+    };
+    root.enter(spec)?;
+    rustix::stdio::dup2_stdin(&input).map_err(during("its input"))?;
+    rustix::stdio::dup2_stdout(&output).map_err(during("its output"))?;
+    rustix::stdio::dup2_stderr(&errors).map_err(during("its errors"))?;
+    drop([input, output, errors]);
+    program.prepare()?;
+    parent.ready();
+    let mut go = [0];
+    if released.read_exact(&mut go).is_err() {
+        // Whoever would let it run is gone.
+        return Ok(());
+    }
+    // The shim hears of this itself: who made this process has ended.
+    report.say(FAULT, program.run().as_bytes());
+    Ok(())
+}
+
+pub(super) fn load(folder: &Path) -> Result<Spec, String> {
+    Spec::load(folder.join(SPEC)).map_err(super::causes)
+}
+
+/// Enters the namespaces that have a name already; those of a process come about with the next one that is made.
+fn enter_shared(spec: &Spec) -> Result<(), String> {
+    let all = spec
+        .linux()
+        .iter()
+        .flat_map(|linux| linux.namespaces().iter().flatten());
+    for path in all.filter_map(|namespace| namespace.path().as_deref()) {
+        let enter = || -> io::Result<()> {
+            let file = File::open(path)?;
+            Ok(move_into_link_name_space(std::os::fd::AsFd::as_fd(&file), None)?)
+        };
+        enter().map_err(during(&format!("entering the pod's namespace {}", path.display())))?;
+    }
+    sys::unshare(namespaces(spec, true)).map_err(during("making a namespace for its processes"))
+}
+
+/// The namespaces to be made: that of process numbers, or all others.
+fn namespaces(spec: &Spec, of_processes: bool) -> libc::c_int {
+    let all = spec
+        .linux()
+        .iter()
+        .flat_map(|linux| linux.namespaces().iter().flatten());
+    let own = all.filter(|namespace| namespace.path().is_none());
+    own.filter(|namespace| (namespace.typ() == LinuxNamespaceType::Pid) == of_processes)
+        .fold(0, |flags, namespace| flags | flag(namespace.typ()))
+}
+
+fn flag(kind: LinuxNamespaceType) -> libc::c_int {
+    match kind {
+        LinuxNamespaceType::Mount => libc::CLONE_NEWNS,
+        LinuxNamespaceType::Cgroup => libc::CLONE_NEWCGROUP,
+        LinuxNamespaceType::Uts => libc::CLONE_NEWUTS,
+        LinuxNamespaceType::Ipc => libc::CLONE_NEWIPC,
+        LinuxNamespaceType::User => libc::CLONE_NEWUSER,
+        LinuxNamespaceType::Pid => libc::CLONE_NEWPID,
+        LinuxNamespaceType::Network => libc::CLONE_NEWNET,
+        LinuxNamespaceType::Time => 0x80,
+    }
+}
+
+fn streams(spec: &Spec, own: &Path, owner: (u32, u32)) -> io::Result<Streams> {
+    let process = spec.process().as_ref();
+    if process.and_then(|process| process.terminal()).unwrap_or(false) {
+        // From where it is, which is the pod's run folder: a whole path may be longer than a socket's may.
+        let name = Path::new(own.file_name().unwrap_or_default()).join(CONSOLE);
+        return Ok(Streams::Terminal(UnixStream::connect(name)?));
+    }
+    Ok(Streams::Files([
+        File::open("/dev/null")?.into(),
+        output(&own.join(STDOUT), owner)?,
+        output(&own.join(STDERR), owner)?,
+    ]))
+}
+
+/// The writing end of a container's output. It can be read as well, so that nobody is told of a broken pipe while there is
+/// no shim; and it is the container's own, so that what runs in it may open it by its name.
+fn output(path: &Path, owner: (u32, u32)) -> io::Result<OwnedFd> {
+    let file = File::options().read(true).write(true).open(path)?;
+    fchown(&file, Some(owner.0), Some(owner.1))?;
+    Ok(file.into())
+}
