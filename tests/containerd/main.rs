@@ -22,3 +22,4 @@ mod seccomp;
 mod shim;
 mod shipped;
 mod site;
+mod unstartable;

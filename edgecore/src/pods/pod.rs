@@ -98,6 +98,8 @@ pub(super) struct PodTask<R, D, C> {
     fetched: BTreeSet<String>,
     pulling: BTreeSet<String>,
     failures: BTreeMap<Work, Failure>,
+    /// Why containers cannot be started, by the runtime's names of them; until they are taken away.
+    unstartable: BTreeMap<String, String>,
     probers: BTreeMap<String, Prober>,
     told: Told,
     /// It was not wanted once. Then it is taken away whatever happens meanwhile: should it be wanted again, another task
@@ -137,6 +139,7 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
             fetched: BTreeSet::new(),
             pulling: BTreeSet::new(),
             failures: BTreeMap::new(),
+            unstartable: BTreeMap::new(),
             probers: BTreeMap::new(),
             told: Told::default(),
             leaving: false,
