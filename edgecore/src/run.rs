@@ -50,7 +50,7 @@ async fn run_with(config: Config, clock: NodeClock, shutdown: impl Future<Output
     let Some((_lock, store, recovered)) = opened(&config, &service, shutdown.as_mut()).await? else {
         return Ok(());
     };
-    clock.raise_floor(store.floor_ms());
+    clock.raise_floor(mono(), store.floor_ms());
     let judge = clock.clone();
     let runtime = Arc::new(choice::runtime(&config, Arc::new(move || judge.wall())).await?);
     for line in check::shortcomings(&config, runtime.name() == "containerd") {
