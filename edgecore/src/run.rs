@@ -21,7 +21,7 @@ use crate::clock::NodeClock;
 use crate::config::Config;
 use crate::desk::StoreDesk;
 use crate::link::session::{LinkStatus, Reporter, Session};
-use crate::node::Reporting;
+use crate::node::{self, Reporting};
 use crate::pods::{self, Clock as _, Folders};
 use crate::runtime::{CniConfig, Runtime as _, choice, containerd, embedded};
 use crate::store::NodeStore;
@@ -59,7 +59,11 @@ async fn run_with(config: Config, clock: NodeClock, shutdown: impl Future<Output
     let (reporter, said) = Reporter::new();
     let desk = Arc::new(StoreDesk::new(store.clone(), reporter.clone()));
     let folders = Folders { pods: config.data.join("pods"), logs: config.logs.clone() };
-    let pods_config = pods::Config { folders: folders.clone(), ..pods::Config::default() };
+    let pods_config = pods::Config {
+        folders: folders.clone(),
+        allocatable: node::allocatable(&config.data),
+        ..pods::Config::default()
+    };
     let (pods, runner) = pods::new(
         pods_config,
         Arc::clone(&runtime),

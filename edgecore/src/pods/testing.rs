@@ -281,7 +281,11 @@ impl Rig {
     }
 
     pub(super) fn start(&mut self) {
-        let config = Config { folders: self.folders(), mount_memory: false };
+        let config = Config {
+            folders: self.folders(),
+            mount_memory: false,
+            ..Config::default()
+        };
         let (runtime, desk, clock) = (&self.runtime, &self.desk, &self.clock);
         let (pods, runner) = runner::new(config, Arc::clone(runtime), Arc::clone(desk), Arc::clone(clock));
         self.pods = Some(pods);

@@ -167,6 +167,7 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
                 &self.memory.addresses
             },
             host_addresses,
+            allocatable: self.shared.config.allocatable,
         }
     }
 
