@@ -161,8 +161,8 @@ fn open(config: &Config) -> anyhow::Result<Owned> {
     for folder in [&config.data, &config.run] {
         files::private_folder(folder).with_context(|| format!("making {}", folder.display()))?;
     }
-    let lock = files::lock(&config.data.join("lock"))
-        .with_context(|| format!("another edge core runs on {}", config.data.display()))?;
+    let lock = files::lock(&config.data.join("lock"));
+    let lock = lock.with_context(|| format!("taking the data folder {}", config.data.display()))?;
     let (store, recovered) = NodeStore::open(&config.data).context("opening the node's store")?;
     Ok((lock, store, recovered))
 }
