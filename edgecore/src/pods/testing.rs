@@ -55,7 +55,7 @@ pub(super) fn desired(uid: u8, spec: &str) -> Desired {
 }
 
 pub(super) fn pod(spec: &str) -> Pod {
-    Pod::parse(&desired(7, spec))
+    Pod::parse(&Arc::new(desired(7, spec)))
 }
 
 /// A clock that follows tokio's paused time and starts at 1970 with every boot.

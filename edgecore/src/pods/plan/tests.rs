@@ -1,4 +1,5 @@
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use proto::time::BootId;
 
@@ -13,7 +14,7 @@ const PLAIN: &str = r#"{"containers":[{"name":"a","image":"i:1"}]}"#;
 
 /// A pod, its memory and a small model of a machine that carries steps out.
 struct Bench {
-    desired: Desired,
+    desired: Arc<Desired>,
     wanted: bool,
     seen: Vec<Seen>,
     lost: bool,
@@ -42,7 +43,7 @@ struct Bench {
 impl Bench {
     fn new(spec: &str) -> Self {
         Self {
-            desired: testing::desired(7, spec),
+            desired: Arc::new(testing::desired(7, spec)),
             wanted: true,
             seen: Vec::new(),
             lost: false,
@@ -250,7 +251,7 @@ impl Bench {
     }
 
     fn edit(&mut self, path: &[&str], value: impl Into<Value>) {
-        self.desired.value.set(path, value);
+        Arc::make_mut(&mut self.desired).value.set(path, value);
     }
 
     fn text(&self, path: &[&str]) -> &str {
