@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use super::dictionary::Dictionary;
 use super::{DeltaError, Patch, Piece};
+use crate::dictionary::Dictionary;
 use crate::time::{parse_rfc3339, rfc3339};
 use crate::value::canonical::{CanonicalError, DEPTH_MAX, Reader, varint};
 use crate::value::{Map, Value};
@@ -296,9 +296,9 @@ impl<'a> Decoder<'a> {
             tag::TEXT => {
                 let text = self.reader.text()?.to_owned();
                 self.remember(&text);
-                Value::Text(text)
+                Value::Text(text.into())
             }
-            tag::BYTES => Value::Bytes(self.reader.sized()?.to_owned()),
+            tag::BYTES => Value::Bytes(self.reader.sized()?.into()),
             tag::LIST => {
                 let count = self.reader.count()?;
                 Value::List((0..count).map(|_| self.value(depth + 1)).collect::<Result<_, _>>()?)
@@ -313,11 +313,11 @@ impl<'a> Decoder<'a> {
             }
             tag::KNOWN => {
                 let code = self.code()?;
-                Value::Text(self.known(code)?)
+                Value::Text(self.known(code)?.into())
             }
             tag::AGAIN => {
                 let number = self.reader.varint()?;
-                Value::Text(self.again(number)?)
+                Value::Text(self.again(number)?.into())
             }
             tag::TIME => {
                 let zigzag = self.reader.varint()?;
@@ -329,10 +329,10 @@ impl<'a> Decoder<'a> {
                     return Err(CanonicalError::Number.into());
                 }
                 self.remember(&text);
-                Value::Text(text)
+                Value::Text(text.into())
             }
             tag::SMALL..tag::SHORT => Value::I64(i64::from(first - tag::SMALL)),
-            tag::SHORT.. => Value::Text(self.known(u32::from(first - tag::SHORT))?),
+            tag::SHORT.. => Value::Text(self.known(u32::from(first - tag::SHORT))?.into()),
             other => return Err(CanonicalError::Tag(other).into()),
         })
     }
