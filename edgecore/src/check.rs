@@ -1,22 +1,23 @@
 //! The pre-flight: what a node needs, one line each, with its fix.
 
 mod elf;
+mod folders;
 mod machine;
 
-use std::fs;
-use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use daemon::files::private_folder;
 use daemon::trust::built_ms;
 use proto::time::Wall;
 
+use self::folders::Place;
 use self::machine::{Machine, Need};
 use crate::clock::NodeClock;
 use crate::config::{Config, RuntimeName};
 use crate::identity::Identity;
+use crate::images::store::unpack::RESERVE_BYTES;
+use crate::images::trust;
 use crate::link::quic::{DialError, Dialler};
 use crate::node::disk_shortage;
 use crate::runtime::choice::{self, ChoiceError, Kind};
@@ -82,19 +83,20 @@ pub async fn check(config: &Config, unknown: &[String]) -> Vec<Line> {
         .map(|key| Line::missing("config", format!("{key}: no such key; take it out or correct it")))
         .collect();
     lines.push(root());
-    lines.push(folder("data", &config.data));
-    lines.push(folder("logs", &config.logs));
-    lines.push(folder("run", &config.run));
-    lines.push(room(&config.data, &config.logs));
+    let (line, data) = folder("data", &config.data);
+    lines.extend([line, folder("logs", &config.logs).0, folder("run", &config.run).0]);
     let identity = Identity::load(&config.data);
-    let mut containerd = false;
+    let (mut containerd, mut of_runtime) = (false, Vec::new());
     if config.runtime != RuntimeName::Fake {
         let kind = choice::kind(config).await;
         containerd = matches!(kind, Ok(Kind::Containerd));
-        lines.extend(runtimes(config, kind).await);
-        lines.push(network(config));
+        of_runtime = runtimes(config, kind).await;
+        of_runtime.extend([network(config), registries(config, trust::system_bundle())]);
     }
-    lines.extend(Machine::observe(&config.run).lines(need(config, containerd)));
+    let need = need(config, containerd);
+    lines.push(room(config, data.as_ref(), need));
+    lines.extend(of_runtime);
+    lines.extend(Machine::observe(config).lines(need));
     lines.push(clock(daemon::clock::wall()));
     lines.push(joined(&identity));
     if let Ok(Some(identity)) = &identity {
@@ -105,7 +107,7 @@ pub async fn check(config: &Config, unknown: &[String]) -> Vec<Line> {
 
 /// What is not as good as it could be on this machine, to be said at a start that goes on with what there is.
 pub fn shortcomings(config: &Config, containerd: bool) -> Vec<Line> {
-    let mut lines = Machine::observe(&config.run).lines(need(config, containerd));
+    let mut lines = Machine::observe(config).lines(need(config, containerd));
     lines.retain(|line| line.state != State::Good);
     lines
 }
@@ -115,6 +117,8 @@ fn need(config: &Config, containerd: bool) -> Need {
         containers: config.runtime != RuntimeName::Fake,
         // The embedded runtime copies where it cannot mount.
         overlay: containerd && config.containerd.snapshotter == OVERLAY,
+        // With containerd it is its own folder that counts.
+        unpacks: !containerd,
     }
 }
 
@@ -126,32 +130,67 @@ fn root() -> Line {
     }
 }
 
-fn folder(what: &'static str, path: &Path) -> Line {
-    let probe = path.join(".edgecore-check");
-    let written = private_folder(path).and_then(|()| fs::write(&probe, b"x"));
-    let _ = fs::remove_file(&probe);
-    match written {
-        Ok(()) => Line::good(what, format!("{} can be written", path.display())),
-        Err(error) => Line::missing(what, format!("{}: {error}; {}", path.display(), remedy(&error))),
+fn folder(what: &'static str, path: &Path) -> (Line, Option<Place>) {
+    match Place::observe(path) {
+        Ok(place) => (place.line(what), Some(place)),
+        Err(error) => (folders::unseen(what, path, &error), None),
     }
 }
 
-fn remedy(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::StorageFull => "take away what is not needed, or give it a larger disk",
-        io::ErrorKind::ReadOnlyFilesystem => {
-            "its file system is read-only: mount -o remount,rw, and see in dmesg whether the disk is failing"
-        }
-        _ => "make it writable for this user",
-    }
-}
-
-fn room(data: &Path, logs: &Path) -> Line {
-    match disk_shortage(data, logs) {
-        None => Line::good("room", "the disks are not short of it"),
+/// Whether the disks are short of what pods take, and of what images do.
+fn room(config: &Config, data: Option<&Place>, need: Need) -> Line {
+    let shortage = disk_shortage(&config.data, &config.logs);
+    let reserved = RESERVE_BYTES >> 20;
+    let left = data.map_or(0, Place::bytes_free);
+    match shortage {
         Some(shortage) => Line::note(
             "room",
             format!("{shortage}: take away what is not needed; the node will say DiskPressure"),
+        ),
+        None if need.containers && need.unpacks && data.is_some() && left <= RESERVE_BYTES => Line::note(
+            "room",
+            format!(
+                "{} MiB left for {}, and no image is unpacked that leaves less than {reserved} MiB: take away what is not \
+                 needed, or give it a larger disk",
+                left >> 20,
+                config.data.display()
+            ),
+        ),
+        None => Line::good("room", "the disks are not short of it"),
+    }
+}
+
+/// The authorities that registries are judged by.
+fn registries(config: &Config, bundle: Option<&Path>) -> Line {
+    const WHAT: &str = "registries";
+    if let Some(path) = &config.images.registry_ca {
+        let shown = path.display();
+        return match trust::certificates(path) {
+            Ok(0) => Line::missing(
+                WHAT,
+                format!(
+                    "images.registry_ca: {shown} holds no certificate: it must be PEM (-----BEGIN CERTIFICATE-----)"
+                ),
+            ),
+            Ok(count) => Line::good(
+                WHAT,
+                format!("certificate authorities in {shown}: {count}, beside the system's"),
+            ),
+            Err(error) => Line::missing(
+                WHAT,
+                format!("images.registry_ca: {shown}: {error}; name a file that is there, or take the key out"),
+            ),
+        };
+    }
+    match bundle {
+        Some(bundle) => Line::good(
+            WHAT,
+            format!("judged by the system's authorities, {}", bundle.display()),
+        ),
+        None => Line::note(
+            WHAT,
+            "no certificate authorities: images come from archives only until apt-get install ca-certificates, or \
+             images.registry_ca",
         ),
     }
 }
@@ -332,9 +371,9 @@ mod tests {
             "apt-get install it",
         );
         check(
-            folder("data", Path::new("/proc/nowhere")),
+            folder("data", Path::new("/proc/nowhere")).0,
             State::Missing,
-            "make it writable",
+            "name a folder on a disk",
         );
         check(
             containerd_version("containerd://1.5.9"),
@@ -344,6 +383,38 @@ mod tests {
         for version in ["containerd://1.6.20~ds1", "containerd://2.0.0", "containerd://unknown"] {
             check(containerd_version(version), State::Good, version);
         }
+    }
+
+    #[test]
+    fn authorities_of_registries_are_looked_at() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            std::fs::write(folder.path().join(name), text).unwrap();
+            folder.path().join(name)
+        };
+        let pem = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        let check = |ca: Option<std::path::PathBuf>, bundle: Option<&Path>, state: State, word: &str| {
+            let mut config = Config::default();
+            config.images.registry_ca = ca;
+            let line = registries(&config, bundle);
+            assert!(line.state == state && line.detail.contains(word), "{word}: {line:?}");
+        };
+        check(None, Some(Path::new("/b.crt")), State::Good, "/b.crt");
+        check(None, None, State::Note, "ca-certificates");
+        check(Some(write("two", &pem.repeat(2))), None, State::Good, ": 2, beside");
+        check(
+            Some(write("none", "no PEM")),
+            None,
+            State::Missing,
+            "holds no certificate",
+        );
+        check(
+            Some(folder.path().join("nowhere")),
+            None,
+            State::Missing,
+            "No such file",
+        );
+        check(Some(folder.path().to_owned()), None, State::Missing, "name a file");
     }
 
     #[test]

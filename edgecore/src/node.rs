@@ -28,6 +28,7 @@ use crate::identity::architecture;
 use crate::link::session::{LinkStatus, Reporter};
 use crate::network;
 use crate::pages;
+use crate::pods::env::Allocatable;
 use crate::pods::{Clock as _, Pods};
 use crate::runtime::{Runtime, Version};
 use crate::store::NodeStore;
@@ -167,9 +168,7 @@ impl<R: Runtime> Reporting<R> {
             name: name.clone(),
             addresses,
             runtime: (looks.version.as_ref()).map_or_else(String::new, |version| version.version.clone()),
-            memory_bytes: machine::memory_bytes(),
-            storage_bytes: machine::storage(&self.folder),
-            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            allocatable: allocatable(&self.folder),
             boot: self.clock.boot().to_string(),
         };
         let status = status(&facts, looks.conditions.value());
@@ -177,6 +176,16 @@ impl<R: Runtime> Reporting<R> {
             self.reporter.say(Input::Reports(vec![(uid, status.clone())])).await;
         }
         looks.said = Some(SaidOfNode { applied, uid, name, status });
+    }
+}
+
+/// What this node has for pods; `folder` is on the disk that they write to.
+pub(crate) fn allocatable(folder: &Path) -> Allocatable {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    Allocatable {
+        cpus: u64::try_from(cpus).unwrap_or(u64::MAX),
+        memory_bytes: machine::memory_bytes(),
+        storage_bytes: machine::storage(folder),
     }
 }
 
@@ -205,17 +214,16 @@ struct Facts {
     name: String,
     addresses: Vec<String>,
     runtime: String,
-    memory_bytes: u64,
-    storage_bytes: u64,
-    cpus: usize,
+    allocatable: Allocatable,
     boot: String,
 }
 
 fn status(facts: &Facts, conditions: Value) -> Value {
+    let Allocatable { cpus, memory_bytes, storage_bytes } = facts.allocatable;
     let resources = Value::from([
-        ("cpu", facts.cpus.to_string()),
-        ("memory", format!("{}Ki", facts.memory_bytes / 1024)),
-        ("ephemeral-storage", format!("{}Ki", facts.storage_bytes / 1024)),
+        ("cpu", cpus.to_string()),
+        ("memory", format!("{}Ki", memory_bytes / 1024)),
+        ("ephemeral-storage", format!("{}Ki", storage_bytes / 1024)),
         ("pods", PODS_MAX.to_string()),
     ]);
     let mut addresses: Vec<Value> = (facts.addresses.iter())

@@ -21,7 +21,7 @@ use crate::clock::NodeClock;
 use crate::config::Config;
 use crate::desk::StoreDesk;
 use crate::link::session::{LinkStatus, Reporter, Session};
-use crate::node::Reporting;
+use crate::node::{self, Reporting};
 use crate::pods::{self, Clock as _, Folders};
 use crate::runtime::{CniConfig, Runtime as _, choice, containerd, embedded};
 use crate::store::NodeStore;
@@ -50,7 +50,7 @@ async fn run_with(config: Config, clock: NodeClock, shutdown: impl Future<Output
     let Some((_lock, store, recovered)) = opened(&config, &service, shutdown.as_mut()).await? else {
         return Ok(());
     };
-    clock.raise_floor(store.floor_ms());
+    clock.raise_floor(mono(), store.floor_ms());
     let judge = clock.clone();
     let runtime = Arc::new(choice::runtime(&config, Arc::new(move || judge.wall())).await?);
     for line in check::shortcomings(&config, runtime.name() == "containerd") {
@@ -59,7 +59,11 @@ async fn run_with(config: Config, clock: NodeClock, shutdown: impl Future<Output
     let (reporter, said) = Reporter::new();
     let desk = Arc::new(StoreDesk::new(store.clone(), reporter.clone()));
     let folders = Folders { pods: config.data.join("pods"), logs: config.logs.clone() };
-    let pods_config = pods::Config { folders: folders.clone(), ..pods::Config::default() };
+    let pods_config = pods::Config {
+        folders: folders.clone(),
+        allocatable: node::allocatable(&config.data),
+        ..pods::Config::default()
+    };
     let (pods, runner) = pods::new(
         pods_config,
         Arc::clone(&runtime),
@@ -157,8 +161,8 @@ fn open(config: &Config) -> anyhow::Result<Owned> {
     for folder in [&config.data, &config.run] {
         files::private_folder(folder).with_context(|| format!("making {}", folder.display()))?;
     }
-    let lock = files::lock(&config.data.join("lock"))
-        .with_context(|| format!("another edge core runs on {}", config.data.display()))?;
+    let lock = files::lock(&config.data.join("lock"));
+    let lock = lock.with_context(|| format!("taking the data folder {}", config.data.display()))?;
     let (store, recovered) = NodeStore::open(&config.data).context("opening the node's store")?;
     Ok((lock, store, recovered))
 }

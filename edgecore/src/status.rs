@@ -64,6 +64,46 @@ pub struct PodLine {
     pub phase: String,
     pub ready: String,
     pub restarts: i64,
+    /// It is being deleted.
+    #[serde(default)]
+    pub deleting: bool,
+    /// Nothing is left of it on this node, and the cloud has not heard so yet.
+    #[serde(default)]
+    pub gone: bool,
+}
+
+impl PodLine {
+    /// Of a report; without one it was not begun.
+    fn new(pod: PodReport) -> Self {
+        let PodReport { key, latest, deleting, gone } = pod;
+        let report = latest.unwrap_or_default();
+        let containers = report.list_at(&["containerStatuses"]);
+        let ready = containers
+            .iter()
+            .filter(|container| container.flag_at(&["ready"]))
+            .count();
+        let restarts = containers
+            .iter()
+            .filter_map(|container| container.int_at(&["restartCount"]));
+        Self {
+            phase: report.text_at(&["phase"]).unwrap_or("Pending").to_owned(),
+            ready: format!("{ready}/{}", containers.len()),
+            restarts: restarts.sum(),
+            namespace: key.namespace,
+            name: key.name,
+            deleting,
+            gone,
+        }
+    }
+
+    /// Its state in one word. What is gone has no phase any more: with its report went what it was.
+    fn word(&self) -> &str {
+        match (self.gone, self.deleting, self.phase.as_str()) {
+            (true, ..) => "Gone",
+            (_, true, "Pending" | "Running") => "Terminating",
+            (.., phase) => phase,
+        }
+    }
 }
 
 /// Answers whoever asks on this host, until stopped.
@@ -169,24 +209,6 @@ async fn bound(path: &Path, stop: &CancellationToken) -> Option<UnixListener> {
 
 fn now(folder: &Path, link: &LinkStatus, pods: Vec<PodReport>) -> Status {
     let identity = Identity::load(folder).ok().flatten();
-    let pods = pods.into_iter().map(|(key, report)| {
-        let report = report.unwrap_or_default();
-        let containers = report.list_at(&["containerStatuses"]);
-        let ready = containers
-            .iter()
-            .filter(|container| container.flag_at(&["ready"]))
-            .count();
-        PodLine {
-            namespace: key.namespace,
-            name: key.name,
-            phase: report.text_at(&["phase"]).unwrap_or("Pending").to_owned(),
-            ready: format!("{ready}/{}", containers.len()),
-            restarts: containers
-                .iter()
-                .filter_map(|container| container.int_at(&["restartCount"]))
-                .sum(),
-        }
-    });
     let (bytes_sent, bytes_received) = link.bytes();
     Status {
         running: true,
@@ -203,7 +225,7 @@ fn now(folder: &Path, link: &LinkStatus, pods: Vec<PodReport>) -> Status {
         trouble: link.trouble.clone(),
         events_dropped: link.events_dropped,
         conditions: Vec::new(),
-        pods: pods.collect(),
+        pods: pods.into_iter().map(PodLine::new).collect(),
     }
 }
 
@@ -270,13 +292,57 @@ impl Status {
         }
         let _ = writeln!(
             text,
-            "\n{:<20} {:<40} {:<10} {:<7} RESTARTS",
-            "NAMESPACE", "POD", "PHASE", "READY"
+            "\n{:<20} {:<40} {:<11} {:<7} RESTARTS",
+            "NAMESPACE", "POD", "STATUS", "READY"
         );
         for pod in &self.pods {
-            let PodLine { namespace, name, phase, ready, restarts } = pod;
-            let _ = writeln!(text, "{namespace:<20} {name:<40} {phase:<10} {ready:<7} {restarts}");
+            let (word, PodLine { namespace, name, ready, restarts, .. }) = (pod.word(), pod);
+            let _ = if pod.gone {
+                writeln!(text, "{namespace:<20} {name:<40} {word:<11} {:<7} -", "-")
+            } else {
+                writeln!(text, "{namespace:<20} {name:<40} {word:<11} {ready:<7} {restarts}")
+            };
+        }
+        if self.pods.iter().any(|pod| pod.gone) {
+            text.push_str("\nGone: deleted here, and the cloud will hear so with the next session.\n");
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::object::Key;
+    use proto::value::json;
+
+    use super::*;
+
+    #[test]
+    fn one_word_says_how_a_pod_is() {
+        let check = |latest: Option<&str>, deleting: bool, gone: bool, expected: &str| {
+            let latest = latest.map(|phase| {
+                let text = format!(
+                    r#"{{"phase":"{phase}","containerStatuses":[{{"ready":true,"restartCount":2}},{{"restartCount":1}}]}}"#
+                );
+                json::parse(text.as_bytes()).unwrap()
+            });
+            let pod = PodLine::new(PodReport { key: Key::new("Pod", "n", "p"), latest, deleting, gone });
+            let status = Status { pods: vec![pod], ..Status::default() };
+            let text = status.text();
+            let line = text.lines().find(|line| line.starts_with("n ")).unwrap();
+            let words: Vec<_> = line.split_whitespace().skip(2).collect();
+            assert_eq!(words.join(" "), expected);
+            assert_eq!(text.contains("the cloud will hear"), gone, "{text}");
+        };
+        check(None, false, false, "Pending 0/0 0");
+        check(Some("Running"), false, false, "Running 1/2 3");
+        check(Some("Running"), true, false, "Terminating 1/2 3");
+        check(None, true, false, "Terminating 0/0 0");
+        for phase in ["Succeeded", "Failed"] {
+            check(Some(phase), true, false, &format!("{phase} 1/2 3"));
+        }
+        // Its report goes when nothing is left of it; an older one may still be there.
+        check(None, true, true, "Gone - -");
+        check(Some("Running"), true, true, "Gone - -");
     }
 }

@@ -5,6 +5,7 @@
 
 pub mod admin;
 pub mod delta;
+pub mod dictionary;
 pub mod digest;
 pub mod enrol;
 pub mod frame;

@@ -16,14 +16,10 @@ import threading
 import time
 from pathlib import Path
 
+from . import PATIENCE_S
 from .disk import Disk, serve
 
 LINE_BYTES_MAX = 1 << 16
-READY_S = 180
-STOP_S = 60
-MONITOR_S = 20
-# How much later than its command's own limit an answer may be.
-ANSWER_S = 60
 PR_SET_PDEATHSIG = 1
 
 
@@ -72,8 +68,8 @@ class Agent:
 
     def until_ready(self):
         with self.changed:
-            if not self.changed.wait_for(lambda: self.boot or self.gone, READY_S):
-                raise Refused(f"the machine's agent did not answer within {READY_S} s")
+            if not self.changed.wait_for(lambda: self.boot or self.gone, PATIENCE_S):
+                raise Refused(f"the machine's agent did not answer within {PATIENCE_S} s")
             if self.gone:
                 raise Refused("the machine is off")
 
@@ -88,7 +84,9 @@ class Agent:
             self.stream.write(head + command + given)
             self.stream.flush()
             with self.changed:
-                self.changed.wait_for(lambda: mine in self.answers or self.gone or self.number != mine, seconds + ANSWER_S)
+                answered = lambda: mine in self.answers or self.gone or self.number != mine
+                # Its own limit is the machine's to keep.
+                self.changed.wait_for(answered, seconds + PATIENCE_S)
                 if mine in self.answers:
                     return self.answers.pop(mine)
         raise Refused("the machine went off, restarted or stalled before the command ended")
@@ -132,19 +130,25 @@ class Keeper:
                 self.emulator.wait()
                 return self.disk.cut(request["seed"]), b"", True
         if what == "stop":
-            self.agent.run(b"(sleep 0.1; poweroff) >/dev/null 2>&1 &", b"", 10)
+            # Before it is asked to: it may be off before this goes on.
             self.ending.set()
             try:
-                self.emulator.wait(STOP_S)
+                self.agent.run(b"(sleep 0.1; poweroff) >/dev/null 2>&1 &", b"", PATIENCE_S)
+            except Refused:
+                # It may have gone off before its answer was read; if not, that is said below.
+                pass
+            try:
+                self.emulator.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:
-                raise Refused(f"the machine did not go off within {STOP_S} s") from None
+                self.ending.clear()
+                raise Refused(f"the machine did not go off within {PATIENCE_S} s") from None
             self.settle()
             return {}, b"", True
         raise Refused(f"there is no request {what}")
 
     def _monitor(self):
         """The emulator's monitor, which is there soon after its start."""
-        end = time.monotonic() + MONITOR_S
+        end = time.monotonic() + PATIENCE_S
         connection = socket.socket(socket.AF_UNIX)
         while True:
             try:
@@ -224,8 +228,9 @@ def _converse(keeper, connection):
             stream.flush()
         except OSError:
             pass
-    if last:
-        _end()
+        if last:
+            # Who asked reads until this process has gone: the next keeper's sockets are not to be taken for ours.
+            _end()
 
 
 def _end():

@@ -122,7 +122,7 @@ async fn containerd_each_missing_prerequisite_has_its_line() {
     cramped.says("room", "note", &["0 bytes of 1024 KiB", "DiskPressure"]);
     std::fs::remove_file(filler).unwrap();
     let file = check(&variant(&site, "file", &data, &format!("data = {config:?}")));
-    file.misses("data", &["make it writable"]);
+    file.misses("data", &["it is a file and no folder", "move the file away"]);
 
     // A pod network whose plugins are not there, one that is no JSON, and one that is complete.
     let list = site.node.folder.join("cni/10-net.conflist");

@@ -23,3 +23,4 @@ mod seccomp;
 mod shim;
 mod shipped;
 mod site;
+mod unstartable;

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use tests::cores::{CloudCore, EdgeCore, Kubectl, eventually};
+use tests::processes::{executed, parent_in};
 
 use super::node::{Node, On, WEB};
 
@@ -92,11 +93,10 @@ spec:
     /// The processes in containers whose command line has this in it.
     pub(crate) fn inside(&self, mark: &str) -> BTreeSet<u32> {
         let line = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        self.node
-            .contained()
-            .into_iter()
-            .filter(|pid| line(pid).contains(mark))
-            .collect()
+        let contained = self.node.contained().into_iter();
+        executed(contained.filter(|pid| line(pid).contains(mark)), |pid| {
+            parent_in(&std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+        })
     }
 
     /// The one process in a container whose command line has this in it.

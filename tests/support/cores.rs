@@ -26,12 +26,14 @@ const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
 /// Waits until something is there, and fails with what was waited for.
 pub async fn eventually<T>(what: &str, look: impl AsyncFnMut() -> Option<T>) -> T {
-    within(look).await.unwrap_or_else(|| panic!("still not so: {what}"))
+    within(DEADLINE, look)
+        .await
+        .unwrap_or_else(|| panic!("still not so: {what}"))
 }
 
-/// Waits until something is there; `None` where it never is.
-pub async fn within<T>(mut look: impl AsyncFnMut() -> Option<T>) -> Option<T> {
-    let found = timeout(DEADLINE, async {
+/// Waits until something is there; `None` where it is not within a time.
+pub async fn within<T>(limit: Duration, mut look: impl AsyncFnMut() -> Option<T>) -> Option<T> {
+    let found = timeout(limit, async {
         loop {
             if let Some(found) = look().await {
                 return found;

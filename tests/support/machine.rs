@@ -3,10 +3,19 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::cores::within;
 use crate::processes::{cross_built, repository};
+
+/// How long anything on a machine may take, which is emulated on processors that it shares with other tests: as
+/// `scripts/machines` has it.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// How much of a console tells of a failure.
+const CONSOLE_LINES: usize = 60;
 
 /// The host's loopback address as a machine sees it.
 pub const HOST: &str = "10.0.2.2";
@@ -40,6 +49,12 @@ impl Board {
         }
         cross_built(target)
     }
+}
+
+/// Waits until something is so on a machine, or because of one, and fails with what was waited for.
+pub async fn eventually<T>(what: &str, look: impl AsyncFnMut() -> Option<T>) -> T {
+    let found = within(PATIENCE, look).await;
+    found.unwrap_or_else(|| panic!("still not so: {what}"))
 }
 
 /// Where the figures of an edge core on such a machine are left for the bench.
@@ -146,6 +161,12 @@ impl Drop for Machine {
         let verb = if std::thread::panicking() { "cut" } else { "remove" };
         if std::thread::panicking() {
             eprintln!("what there was is kept in target/vm/machines/{}", self.name);
+            let console = self.console();
+            let skipped = console.lines().count().saturating_sub(CONSOLE_LINES);
+            eprintln!("the last of {}'s console, where its edge core writes to:", self.name);
+            for line in console.lines().skip(skipped) {
+                eprintln!("    {line}");
+            }
         }
         // It may be off already.
         let _ = vm().args([verb, &self.name]).output();

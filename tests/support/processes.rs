@@ -1,5 +1,6 @@
 //! Our programs as processes: built, started, ended by their id, and what they print.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -66,6 +67,20 @@ fn build() -> anyhow::Result<PathBuf> {
         String::from_utf8_lossy(&built.stderr)
     );
     Ok(folder.to_owned())
+}
+
+/// Of processes with the same arguments, those that are not about to become others: a shell that starts a command is two
+/// until the child executes. What has no parent any more has ended meanwhile.
+pub fn executed(found: impl Iterator<Item = u32>, parent: impl Fn(u32) -> Option<u32>) -> BTreeSet<u32> {
+    let found: BTreeSet<_> = found.collect();
+    let of_its_own = |pid: &u32| parent(*pid).is_some_and(|parent| !found.contains(&parent));
+    found.iter().copied().filter(of_its_own).collect()
+}
+
+/// The parent that a process's status, as the kernel writes it, names.
+pub fn parent_in(status: &str) -> Option<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+    line.trim().parse().ok()
 }
 
 /// Real kubectl.
@@ -176,4 +191,26 @@ pub async fn run(command: &mut tokio::process::Command, input: Option<&str>) -> 
     ended
         .unwrap_or_else(|_| panic!("{command:?} did not end"))
         .expect("what it prints can be read")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::{executed, parent_in};
+
+    #[test]
+    fn a_child_that_has_not_executed_is_no_process_of_its_own() {
+        // 3 is about to be what 2 starts; 4 has ended since it was found.
+        let parents = BTreeMap::from([(2, 1), (3, 2), (5, 1)]);
+        let found = executed([2, 3, 4, 5].into_iter(), |pid| parents.get(&pid).copied());
+        assert_eq!(found, BTreeSet::from([2, 5]));
+    }
+
+    #[test]
+    fn a_parent_is_read_from_a_status() {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        assert_eq!(parent_in(&status), Some(std::os::unix::process::parent_id()));
+        assert_eq!(parent_in("Name:\tsh\n"), None);
+    }
 }

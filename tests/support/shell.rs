@@ -91,7 +91,7 @@ impl Shell {
     /// Types a line again until what it prints is right.
     pub async fn until(&self, line: &str, right: impl Fn(&str) -> bool) -> String {
         let mut last = String::new();
-        let found = within(async || {
+        let found = within(DEADLINE, async || {
             last = self.run(line, None).await.1;
             right(&last).then(|| last.clone())
         });

@@ -104,6 +104,42 @@ fn what_a_machine_lacks_has_its_line() {
 }
 
 #[test]
+fn a_check_changes_nothing_and_knows_where_overlays_work() {
+    let place = Place::new("embedded");
+    let (data, logs, run) = (place.path("data"), place.path("logs"), place.path("run"));
+    let check = |setup: &str, mark, what, words: &[&str]| says(&place.check(setup), mark, what, words);
+    for folder in [&data, &logs, &run] {
+        std::fs::remove_dir(folder).unwrap();
+    }
+    let fresh = place.check("");
+    for (what, folder) in [("data", &data), ("logs", &logs), ("run", &run)] {
+        says(&fresh, "ok", what, &[folder, "will be made"]);
+        assert!(!Path::new(folder).exists(), "{fresh}");
+    }
+    std::fs::create_dir(&data).unwrap();
+    check("", "ok", "overlayfs", &["the kernel has it"]);
+    assert_eq!(std::fs::read_dir(&data).unwrap().count(), 0);
+    // What the image store finds out by trying, told before.
+    let (overlay, stack) = (place.path("o"), "mkdir -p $o/l $o/u $o/w");
+    let on_overlay = format!(
+        "o={overlay}; mkdir -p $o; mount -t tmpfs none $o; {stack}; mount -t overlay -o lowerdir=$o/l,upperdir=$o/u,workdir=$o/w none {data}"
+    );
+    check(&on_overlay, "note", "overlayfs", &["on overlay", "a copy of its image"]);
+    let on_tmpfs = format!("mount -t tmpfs -o size=40m none {data}");
+    check(&on_tmpfs, "ok", "overlayfs", &[]);
+    let short = format!("mount -t tmpfs -o size=16m none {data}");
+    check(&short, "note", "room", &["16 MiB left", &data, "less than 32 MiB"]);
+    let read_only = format!("mount -t tmpfs -o ro none {data}");
+    check(&read_only, "MISSING", "data", &[&data, "read-only", "remount,rw"]);
+    let file = format!("umount {data} 2>/dev/null || true; rmdir {data}; touch {data}");
+    check(&file, "MISSING", "data", &[&data, "it is a file"]);
+    let ca = format!("[images]\nregistry_ca = {data:?}\n");
+    let config = std::fs::read_to_string(&place.config).unwrap();
+    std::fs::write(&place.config, config + &ca).unwrap();
+    check("", "MISSING", "registries", &[&data, "holds no certificate"]);
+}
+
+#[test]
 fn a_program_that_was_cut_short_says_so() {
     let place = Place::new("fake");
     let copy = place.path("edgecore");

@@ -1,8 +1,7 @@
 //! A machine boots, joins, runs pods, and loses its link and its power: on both kinds of machines.
 
 use serde_json::json;
-use tests::cores::eventually;
-use tests::machine::Board;
+use tests::machine::{Board, eventually};
 
 use super::site::{DATA, FOREVER, RUNTIME, Site, all_run, lines};
 
@@ -17,9 +16,8 @@ async fn boots_joins_and_lives_without_a_link(board: Board) {
     // No link: a container that is killed comes back, and what should be changes at the cloud alone.
     site.machine.link(false);
     site.says("it has no link", |status| status["connected"] == false).await;
-    let found = site.processes("# steady-1");
-    assert_eq!(found.len(), 1, "{found:?}");
-    site.machine.ok(&format!("kill -9 {}", found[0]));
+    let steady = site.process("# steady-1").await;
+    site.machine.ok(&format!("kill -9 {steady}"));
     site.says("the killed container was restarted", |status| {
         lines(status)
             .iter()
@@ -27,7 +25,7 @@ async fn boots_joins_and_lives_without_a_link(board: Board) {
             && all_run(2)(&lines(status))
     })
     .await;
-    assert_eq!(site.processes("# steady-1").len(), 1);
+    assert_ne!(site.process("# steady-1").await, steady);
     site.run("steady-3", "Always", &format!("{FOREVER} # steady-3"));
 
     // Power fails, and is back before the link is.

@@ -5,5 +5,6 @@
 
 mod boot;
 mod drive;
+mod pods;
 mod power;
 mod site;

@@ -1,12 +1,14 @@
 //! A cloud core here, and a node on an emulated machine that reaches it over a network of its own.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
-use tests::cores::{CloudCore, Kubectl, eventually};
-use tests::machine::{Board, HOST, Machine};
+use tests::cores::{CloudCore, Kubectl};
+use tests::machine::{Board, HOST, Machine, eventually};
+use tests::processes::{executed, parent_in};
 
 pub(crate) const NODE: &str = "edge-1";
 pub(crate) const WEB: &str = "images.edgehold.dev/web:1";
@@ -95,18 +97,32 @@ impl Site {
         .await
     }
 
+    /// Waits until one process on the machine has this in an argument, and no other; returns its id.
+    pub(crate) async fn process(&self, mark: &str) -> u32 {
+        eventually(&format!("one process with {mark:?}"), async || {
+            let found = self.processes(mark);
+            found.first().copied().filter(|_| found.len() == 1)
+        })
+        .await
+    }
+
     /// The processes on the machine that have this in an argument.
-    pub(crate) fn processes(&self, mark: &str) -> Vec<u32> {
+    fn processes(&self, mark: &str) -> BTreeSet<u32> {
         // The first letter in brackets: what looks for it is not to find itself.
         let (first, rest) = mark.split_at(1);
-        let found = self
-            .machine
-            .exec(&format!("grep -ls '[{first}]{rest}' /proc/[0-9]*/cmdline"));
-        let paths = String::from_utf8_lossy(&found.stdout).into_owned();
-        paths
+        let found = self.machine.exec(&format!(
+            "grep -ls '[{first}]{rest}' /proc/[0-9]*/cmdline | sed s/cmdline/status/ | xargs -r grep -Hs PPid:"
+        ));
+        // /proc/12/status:PPid: 1
+        let lines = String::from_utf8_lossy(&found.stdout).into_owned();
+        let parents: BTreeMap<u32, u32> = lines
             .lines()
-            .filter_map(|path| path.split('/').nth(2)?.parse().ok())
-            .collect()
+            .filter_map(|line| {
+                let (path, status) = line.split_once(':')?;
+                Some((path.split('/').nth(2)?.parse().ok()?, parent_in(status)?))
+            })
+            .collect();
+        executed(parents.keys().copied(), |pid| parents.get(&pid).copied())
     }
 
     /// A pod as the cloud has it.
@@ -153,6 +169,24 @@ spec:
         }
         assert_eq!(integrity(&here.join("node.db")), "ok");
         std::fs::remove_dir_all(&here).unwrap();
+    }
+}
+
+impl Drop for Site {
+    /// What a failed test leaves to be read: how the node and the cloud see it.
+    #[expect(clippy::print_stderr, reason = "for whoever looks into the failure")]
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let said = self.machine.exec(&format!(
+            "edgecore --config {CONFIG} status; ps | grep -v ']$'; df; free; cat /proc/loadavg"
+        ));
+        let printed = [said.stdout, said.stderr].concat();
+        eprintln!("the node, as it sees itself:\n{}", String::from_utf8_lossy(&printed));
+        let seen = self.kubectl.output(&["get", "nodes,pods", "-o", "wide"]);
+        let printed = [seen.stdout, seen.stderr].concat();
+        eprintln!("the cloud, as kubectl sees it:\n{}", String::from_utf8_lossy(&printed));
     }
 }
 

@@ -116,7 +116,7 @@ impl Selectable {
     pub fn text(&self, object: &Value) -> String {
         let set = self.paths.iter().find_map(|path| match object.at(path)? {
             Value::Text(text) if text.is_empty() => None,
-            Value::Text(text) => Some(text.clone()),
+            Value::Text(text) => Some(text.to_string()),
             Value::Bool(flag) => Some(flag.to_string()),
             Value::I64(number) => Some(number.to_string()),
             _ => None,

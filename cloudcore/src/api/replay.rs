@@ -398,7 +398,7 @@ impl Random {
         match value {
             Value::Map(map) if !map.is_empty() => {
                 let at = self.below(map.len());
-                let name = map.keys().nth(at).unwrap().clone();
+                let name = map.keys().nth(at).unwrap().to_owned();
                 match self.below(10) {
                     0 => {
                         map.remove(&name);

@@ -69,7 +69,7 @@ pub fn prepare_update(kind: &KindData, old: &Value, new: &mut Value, part: Optio
         _ => {}
     }
     let system = before.get("metadata").and_then(Value::as_map);
-    let metadata = map.entry("metadata".to_owned()).or_insert_with(Value::map);
+    let metadata = map.get_or_insert_with("metadata", Value::map);
     for name in SYSTEM_METADATA {
         match system.and_then(|system| system.get(name)) {
             Some(value) => metadata.set(&[name], value.clone()),
@@ -143,9 +143,9 @@ fn next_generation(kind: &KindData, old: &Value, new: &Value) -> Option<i64> {
 }
 
 /// What is neither metadata nor status.
-fn body(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
+fn body(object: &Value) -> impl Iterator<Item = (&str, &Value)> {
     let fields = object.as_map().into_iter().flatten();
-    fields.filter(|(name, _)| !matches!(name.as_str(), "metadata" | "status" | "apiVersion" | "kind"))
+    fields.filter(|(name, _)| !matches!(*name, "metadata" | "status" | "apiVersion" | "kind"))
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ fn node(out: &mut String, value: &Value, depth: usize, inline: bool) {
         Value::Map(map) if !map.is_empty() => {
             for (at, (field, value)) in map.iter().enumerate() {
                 indent(out, at == 0);
-                let _ = write!(out, "{}:", scalar(&Value::Text(field.clone())));
+                let _ = write!(out, "{}:", scalar(&Value::from(field)));
                 match value {
                     Value::Map(map) if !map.is_empty() => {
                         out.push('\n');
@@ -61,7 +61,7 @@ fn node(out: &mut String, value: &Value, depth: usize, inline: bool) {
 
 fn scalar(value: &Value) -> String {
     match value {
-        Value::Text(text) if is_plain(text) => text.clone(),
+        Value::Text(text) if is_plain(text) => text.to_string(),
         value => json::write(value),
     }
 }

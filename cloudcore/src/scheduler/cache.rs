@@ -42,7 +42,7 @@ impl Node {
             .and_then(Value::as_map)
             .into_iter()
             .flatten()
-            .filter_map(|(name, value)| Some((name.clone(), value.as_text()?.to_owned())))
+            .filter_map(|(name, value)| Some((name.to_owned(), value.as_text()?.to_owned())))
             .collect();
         let mut fill = |label: &str, value: Option<&str>| {
             if let Some(value) = value {
@@ -66,7 +66,7 @@ impl Node {
             allocatable: allocatable
                 .into_iter()
                 .flatten()
-                .map(|(name, amount)| (name.clone(), quantity(amount)))
+                .map(|(name, amount)| (name.to_owned(), quantity(amount)))
                 .collect(),
             cordoned: node.flag_at(&["spec", "unschedulable"]),
             known: !pods::is_unknown(node),

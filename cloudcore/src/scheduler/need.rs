@@ -174,7 +174,7 @@ fn requests(pod: &Value, guess: bool) -> Amounts {
         let mut amounts: Amounts = map
             .into_iter()
             .flatten()
-            .map(|(name, amount)| (name.clone(), quantity(amount)))
+            .map(|(name, amount)| (name.to_owned(), quantity(amount)))
             .collect();
         if guess {
             amounts.entry("cpu".to_owned()).or_insert(CPU_GUESS);
@@ -210,7 +210,7 @@ fn requests(pod: &Value, guess: bool) -> Amounts {
     let overhead: Amounts = overhead
         .into_iter()
         .flatten()
-        .map(|(name, amount)| (name.clone(), quantity(amount)))
+        .map(|(name, amount)| (name.to_owned(), quantity(amount)))
         .collect();
     add(&mut together, &overhead);
     together

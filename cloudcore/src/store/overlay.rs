@@ -26,7 +26,7 @@ pub fn overlay(kind: &Kind, mut body: Value, report: Option<&Value>) -> Value {
     };
     let from_cloud = taken(&mut status, "conditions");
     for (field, value) in report {
-        status.insert(field.clone(), value.clone());
+        status.insert(field, value.clone());
     }
     let from_node = taken(&mut status, "conditions");
     let merged = match kind.as_str() {

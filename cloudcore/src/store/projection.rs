@@ -63,7 +63,7 @@ pub fn project(object: &Value) -> Option<Value> {
 fn without(outer: &mut Map, inner: &str, fields: &[&str]) {
     if let Some(Value::Map(map)) = outer.get_mut(inner) {
         for field in fields {
-            map.remove(*field);
+            map.remove(field);
         }
         if map.is_empty() {
             outer.remove(inner);

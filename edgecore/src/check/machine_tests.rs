@@ -1,7 +1,7 @@
 use super::super::State;
 use super::*;
 
-const CONTAINERS: Need = Need { containers: true, overlay: true };
+const CONTAINERS: Need = Need { containers: true, overlay: true, unpacks: false };
 
 /// One that lacks nothing.
 fn whole() -> Machine {
@@ -17,13 +17,14 @@ fn whole() -> Machine {
         release: "6.1.0-18-arm64".to_owned(),
         file_systems: "nodev\tproc\nnodev\toverlay\n".to_owned(),
         overlay_module: false,
+        data_without_overlay: None,
         namespaces: names(&["cgroup", "ipc", "mnt", "net", "pid", "user", "uts"]),
         user_namespaces_max: 1000,
         filters: true,
         ipv6: Ipv6::On,
         root_read_only: false,
         run: Some(Room {
-            folder: "/run/edgehold".to_owned(),
+            folder: "/run/edgehold".into(),
             bytes: 32 << 20,
             files: 10_000,
         }),
@@ -58,7 +59,7 @@ fn a_whole_machine_lacks_nothing() {
     let mut bare = whole();
     (bare.sys, bare.filters) = (false, false);
     bare.namespaces.clear();
-    let lines = bare.lines(Need { containers: false, overlay: false });
+    let lines = bare.lines(Need { containers: false, overlay: false, unpacks: true });
     assert!(lines.iter().all(|line| line.state == State::Good), "{lines:?}");
 }
 
@@ -174,7 +175,7 @@ fn networks_disks_and_run() {
     );
     let room = |bytes, files| {
         move |machine: &mut Machine| {
-            machine.run = Some(Room { folder: "/run/edgehold".to_owned(), bytes, files });
+            machine.run = Some(Room { folder: "/run/edgehold".into(), bytes, files });
         }
     };
     let fix = ["/run/edgehold", "remount,size=32M", "`run` in the configuration"];
@@ -240,10 +241,18 @@ fn what_containers_are_made_of() {
     check(module, "overlayfs", State::Good, &["loaded when it is first used"]);
     let mut copies = whole();
     no_overlay(&mut copies);
-    let lines = copies.lines(Need { containers: true, overlay: false });
+    let lines = copies.lines(Need { containers: true, overlay: false, unpacks: true });
     let overlay = lines.iter().find(|line| line.what == "overlayfs").unwrap();
     assert!(
         overlay.state == State::Note && overlay.detail.contains("copy"),
+        "{overlay:?}"
+    );
+    let mut stacked = whole();
+    stacked.data_without_overlay = Some("vfat");
+    let lines = stacked.lines(Need { containers: true, overlay: false, unpacks: true });
+    let overlay = lines.iter().find(|line| line.what == "overlayfs").unwrap();
+    assert!(
+        overlay.state == State::Note && overlay.detail.contains("on vfat"),
         "{overlay:?}"
     );
 }
@@ -304,7 +313,7 @@ fn cgroups_of_both_versions() {
 
 #[test]
 fn this_machine_is_seen() {
-    let machine = Machine::observe(Path::new("/"));
+    let machine = Machine::observe(&Config::default());
     assert!(machine.proc && version(&machine.release).is_some(), "{machine:?}");
     assert!(
         machine.namespaces.contains("mnt") && machine.run.is_some(),

@@ -53,8 +53,7 @@ impl fmt::Debug for Trust {
 impl Trust {
     pub(super) fn connector(&self) -> Result<TlsConnector, ImageError> {
         let mut roots = RootCertStore::empty();
-        let bundles = SYSTEM_BUNDLES.iter().map(Path::new).find(|bundle| bundle.exists());
-        for bundle in bundles.into_iter().chain(self.extra.as_deref()) {
+        for bundle in system_bundle().into_iter().chain(self.extra.as_deref()) {
             // One damaged certificate among hundreds is no reason to trust none.
             let found = CertificateDer::pem_file_iter(bundle).map_err(|_| ImageError::NoTrust)?;
             roots.add_parsable_certificates(found.filter_map(Result::ok));
@@ -68,6 +67,17 @@ impl Trust {
         };
         connector(provider, judge, self.clock.clone()).map_err(|_| ImageError::NoTrust)
     }
+}
+
+/// The system's authorities, where there are any.
+pub(crate) fn system_bundle() -> Option<&'static Path> {
+    SYSTEM_BUNDLES.iter().map(Path::new).find(|bundle| bundle.exists())
+}
+
+/// How many certificates a file has.
+pub(crate) fn certificates(path: &Path) -> std::io::Result<usize> {
+    let bytes = std::fs::read(path)?;
+    Ok(CertificateDer::pem_slice_iter(&bytes).filter(Result::is_ok).count())
 }
 
 fn connector(provider: Arc<CryptoProvider>, judge: Judge, clock: Clock) -> Result<TlsConnector, Error> {

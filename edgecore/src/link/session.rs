@@ -402,6 +402,8 @@ impl Running {
     }
 
     async fn carry_out(&mut self) {
+        // With whatever is written anyway: what was once sure is as late as can be.
+        self.session.store.note_floor(self.session.clock.sure_ms(mono()));
         let mut disk = StoreDisk { store: &self.session.store, changed: Vec::new(), full: None };
         let (mut clock, mut heard) = (Clock(None), Heard(Vec::new()));
         carry_out(&mut self.machine, &(), &mut disk, &mut self.rim, &mut clock, &mut heard).await;
@@ -437,7 +439,6 @@ impl Running {
             }
             News::Up { now_ms } => {
                 self.session.clock.tell(mono(), now_ms);
-                self.session.store.note_floor(self.session.clock.floor_ms());
                 self.session.pods.network_back();
                 self.session.status.send_modify(|status| {
                     status.up_since = Some(mono());

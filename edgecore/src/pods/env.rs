@@ -17,6 +17,28 @@ pub struct Surroundings<'a> {
     pub objects: &'a Objects,
     pub pod_addresses: &'a [String],
     pub host_addresses: &'a [String],
+    pub allocatable: Allocatable,
+}
+
+/// What the node has for pods: the limit of a container that has none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Allocatable {
+    pub cpus: u64,
+    pub memory_bytes: u64,
+    pub storage_bytes: u64,
+}
+
+impl Allocatable {
+    /// As [`Quantity::milli`] counts; `None` for what is not limited by name.
+    fn milli(self, resource: &str) -> Option<i128> {
+        let amount = match resource {
+            "cpu" => self.cpus,
+            "memory" => self.memory_bytes,
+            "ephemeral-storage" => self.storage_bytes,
+            _ => return None,
+        };
+        Some(i128::from(amount) * 1000)
+    }
 }
 
 /// What keeps a container from being made until it arrives or is corrected.
@@ -114,7 +136,7 @@ fn value_from(from: &Value, container: &Value, around: &Surroundings<'_>) -> Res
         return field_ref(field, around).map(Some);
     }
     if let Some(resource) = from.get("resourceFieldRef") {
-        return resource_ref(resource, container, around.pod).map(Some);
+        return resource_ref(resource, container, around).map(Some);
     }
     for (field, kind) in [("configMapKeyRef", "ConfigMap"), ("secretKeyRef", "Secret")] {
         let Some(reference) = from.get(field) else { continue };
@@ -176,27 +198,34 @@ pub fn field_ref(field: &str, around: &Surroundings<'_>) -> Result<String, Confi
     }
 }
 
-/// One resource of a container, in units of its divisor, rounded up.
-pub fn resource_ref(reference: &Value, container: &Value, pod: &Value) -> Result<String, ConfigError> {
+/// One resource of a container, in units of its divisor, rounded up. What has no limit may take all that the node has; who
+/// requests nothing is promised nothing.
+pub fn resource_ref(reference: &Value, container: &Value, around: &Surroundings<'_>) -> Result<String, ConfigError> {
     let resource = reference.text_at(&["resource"]).unwrap_or_default();
     let named = reference.text_at(&["containerName"]).filter(|name| !name.is_empty());
     let lists = ["containers", "initContainers"];
     let holder = match named {
         Some(name) => lists
             .iter()
-            .flat_map(|list| pod.list_at(&["spec", list]))
+            .flat_map(|list| around.pod.list_at(&["spec", list]))
             .find(|one| one.text_at(&["name"]) == Some(name))
             .unwrap_or(container),
         None => container,
     };
     let unknown = || ConfigError::Field(resource.to_owned());
     let (list, name) = resource.split_once('.').ok_or_else(unknown)?;
-    if !matches!(list, "limits" | "requests") || !matches!(name, "cpu" | "memory" | "ephemeral-storage") {
-        return Err(unknown());
-    }
-    let amount = |list: &str| -> Option<Quantity> { holder.text_at(&["resources", list, name])?.parse().ok() };
-    // A request that is not given is the limit.
-    let amount = amount(list).or_else(|| amount("limits")).map_or(0, Quantity::milli);
+    let all = around.allocatable.milli(name).ok_or_else(unknown)?;
+    let amount = |list: &str| -> Option<i128> {
+        let amount: Quantity = holder.text_at(&["resources", list, name])?.parse().ok()?;
+        Some(amount.milli())
+    };
+    let limit = amount("limits").filter(|milli| *milli > 0);
+    let amount = match list {
+        "limits" => limit.unwrap_or(all),
+        // One that is not given is the limit.
+        "requests" => amount(list).or(limit).unwrap_or(0),
+        _ => return Err(unknown()),
+    };
     let divisor = reference
         .text_at(&["divisor"])
         .and_then(|text| text.parse::<Quantity>().ok())
@@ -265,6 +294,7 @@ mod tests {
             objects: &objects(),
             pod_addresses: &["10.1.0.2".into(), "fd00::2".into()],
             host_addresses: &["192.168.0.9".into()],
+            allocatable: Allocatable { cpus: 4, memory_bytes: 512 << 20, storage_bytes: 7_000 },
         };
         resolve(&parse(container), &around)
     }
@@ -299,7 +329,37 @@ mod tests {
             resource(r#"{"containerName":"o","resource":"requests.memory"}"#),
             "1073741824"
         );
-        assert_eq!(resource(r#"{"resource":"limits.cpu"}"#), "0");
+        let own = |resources: &str, reference: &str| {
+            let json = format!(
+                r#"{{"resources":{resources},"env":[{{"name":"X","valueFrom":{{"resourceFieldRef":{reference}}}}}]}}"#
+            );
+            run(&json).map(|made| made.env[0].1.clone())
+        };
+        let check = |resources: &str, reference: &str, expected: &str| {
+            assert_eq!(
+                own(resources, reference).as_deref(),
+                Ok(expected),
+                "{resources} {reference}"
+            );
+        };
+        // Without a limit it is all that the node has, and without a request nothing.
+        for none in ["{}", r#"{"limits":{"cpu":"0","memory":"0"}}"#] {
+            check(none, r#"{"resource":"limits.cpu"}"#, "4");
+            check(none, r#"{"resource":"limits.cpu","divisor":"1m"}"#, "4000");
+            check(none, r#"{"resource":"limits.memory","divisor":"1Mi"}"#, "512");
+            check(none, r#"{"resource":"limits.ephemeral-storage"}"#, "7000");
+            check(none, r#"{"resource":"requests.cpu"}"#, "0");
+            check(none, r#"{"resource":"requests.memory"}"#, "0");
+        }
+        let some = r#"{"limits":{"cpu":"250m"},"requests":{"memory":"3M"}}"#;
+        check(some, r#"{"resource":"limits.cpu"}"#, "1");
+        check(some, r#"{"resource":"requests.cpu","divisor":"1m"}"#, "250");
+        check(some, r#"{"resource":"limits.memory","divisor":"1Mi"}"#, "512");
+        check(some, r#"{"resource":"requests.memory"}"#, "3000000");
+        for unknown in ["limits.pods", "bounds.cpu", "cpu"] {
+            let error = own("{}", &format!(r#"{{"resource":"{unknown}"}}"#)).unwrap_err();
+            assert_eq!(error, ConfigError::Field(unknown.into()));
+        }
         let bad = run(r#"{"env":[{"name":"X","valueFrom":{"fieldRef":{"fieldPath":"spec.x"}}}]}"#);
         assert_eq!(bad, Err(ConfigError::Field("spec.x".into())));
     }

@@ -177,12 +177,12 @@ impl Memory {
             let since_ms = value.int_at(&["1"]).unwrap_or_default();
             memory
                 .conditions
-                .insert(kind.clone(), Condition { status: value.flag_at(&["0"]), since_ms });
+                .insert(kind.to_owned(), Condition { status: value.flag_at(&["0"]), since_ms });
         }
         for (name, value) in entries(&root, "containers") {
             memory
                 .containers
-                .insert(name.clone(), ContainerMemory::decode(value, base));
+                .insert(name.to_owned(), ContainerMemory::decode(value, base));
         }
         Some(memory)
     }
@@ -287,7 +287,7 @@ fn u(number: u64) -> Value {
     Value::from(number)
 }
 
-fn entries<'a>(root: &'a Value, field: &str) -> impl Iterator<Item = (&'a String, &'a Value)> {
+fn entries<'a>(root: &'a Value, field: &str) -> impl Iterator<Item = (&'a str, &'a Value)> {
     root.get(field).and_then(Value::as_map).into_iter().flatten()
 }
 

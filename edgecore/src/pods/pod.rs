@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use proto::digest::EntryHash;
 use proto::object::{Key, Uid};
 use proto::time::Mono;
-use proto::value::Value;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
 
@@ -91,13 +91,16 @@ pub(super) struct PodTask<R, D, C> {
     inbox: Inbox,
     wanted: Option<Wanted>,
     memory: Memory,
-    reported: Option<Value>,
+    /// The hash of the status that was reported last.
+    reported: Option<EntryHash>,
     network: Option<Network>,
     /// The hash of the volumes as they were written last.
     written: Option<u64>,
     fetched: BTreeSet<String>,
     pulling: BTreeSet<String>,
     failures: BTreeMap<Work, Failure>,
+    /// Why containers cannot be started, by the runtime's names of them; until they are taken away.
+    unstartable: BTreeMap<String, String>,
     probers: BTreeMap<String, Prober>,
     told: Told,
     /// It was not wanted once. Then it is taken away whatever happens meanwhile: should it be wanted again, another task
@@ -137,6 +140,7 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
             fetched: BTreeSet::new(),
             pulling: BTreeSet::new(),
             failures: BTreeMap::new(),
+            unstartable: BTreeMap::new(),
             probers: BTreeMap::new(),
             told: Told::default(),
             leaving: false,
@@ -195,16 +199,19 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
         };
         self.first = false;
         let memory = (plan.memory != self.memory).then(|| plan.memory.encode(now, self.shared.clock.boot()));
-        let status = plan.status.filter(|status| self.reported.as_ref() != Some(status));
+        let hashed = plan
+            .status
+            .map(|status| (EntryHash::of_report(self.uid, &status), status));
+        let (reported, status) = hashed.filter(|(hash, _)| self.reported != Some(*hash)).unzip();
         let desk = &self.shared.desk;
-        match (memory, status.clone()) {
+        match (memory, status) {
             (Some(memory), Some(status)) => desk.keep(self.uid, memory, status).await,
             (Some(memory), None) => desk.remember(self.uid, Some(memory)).await,
             (None, Some(status)) => desk.report(self.uid, status).await,
             (None, None) => {}
         }
         self.memory = plan.memory;
-        self.reported = status.or_else(|| self.reported.take());
+        self.reported = reported.or(self.reported);
         Some((plan.steps, plan.wake_at))
     }
 

@@ -264,6 +264,8 @@ impl Prober {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use proto::object::{Key, Revision, Uid};
 
     use super::super::desk::Desired;
@@ -274,7 +276,7 @@ mod tests {
         let json = format!(r#"{{"spec":{{"containers":[{{"name":"a","image":"b:1",{probes}}}]}}}}"#);
         let value = proto::value::json::parse(json.as_bytes()).unwrap();
         let key = Key::new("Pod", "n", "p");
-        let desired = Desired { key, uid: Uid([0; 16]), revision: Revision(1), value };
+        let desired = Arc::new(Desired { key, uid: Uid([0; 16]), revision: Revision(1), value });
         Pod::parse(&desired).containers.remove(0)
     }
 

@@ -25,12 +25,12 @@ impl Objects {
         for (field, encoded) in fields {
             for (name, value) in object.get(field).and_then(Value::as_map).into_iter().flatten() {
                 let bytes = match value {
-                    Value::Text(text) if encoded => STANDARD.decode(text).unwrap_or_default(),
-                    Value::Text(text) => text.clone().into_bytes(),
-                    Value::Bytes(bytes) => bytes.clone(),
+                    Value::Text(text) if encoded => STANDARD.decode(text.as_str()).unwrap_or_default(),
+                    Value::Text(text) => text.as_bytes().to_vec(),
+                    Value::Bytes(bytes) => bytes.to_vec(),
                     _ => continue,
                 };
-                entries.insert(name.clone(), bytes);
+                entries.insert(name.to_owned(), bytes);
             }
         }
         Some(entries)

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use super::desk::{Clock, Desired, Desk};
+use super::env::Allocatable;
 use super::folders::Folders;
 use super::pod::{Inbox, PodTask, Shared};
 use crate::runtime::{Event, Runtime, Seen};
@@ -36,11 +37,17 @@ pub struct Config {
     pub folders: Folders,
     /// Mounts a tmpfs for what must stay in memory. Without it these are plain folders: for tests only.
     pub mount_memory: bool,
+    /// What the node has for pods.
+    pub allocatable: Allocatable,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { folders: Folders::default(), mount_memory: true }
+        Self {
+            folders: Folders::default(),
+            mount_memory: true,
+            allocatable: Allocatable::default(),
+        }
     }
 }
 

@@ -99,7 +99,7 @@ impl Simulation {
 
     async fn trouble(&mut self) {
         let key = self.key();
-        let word = match self.dice.below(17) {
+        let word = match self.dice.below(18) {
             0..=2 => {
                 let exists = self.rig.desk.papers().objects.contains_key(&key);
                 // Some are made anew under their old name, as if the deletion had been missed.
@@ -165,6 +165,11 @@ impl Simulation {
                 self.rig.kill().await;
                 self.rig.start();
                 "kill"
+            }
+            16 => {
+                let name = self.dice.pick(&CONTAINERS);
+                self.rig.runtime.refuse_start(name, "not this one");
+                "refused start"
             }
             _ => {
                 self.rig.kill().await;

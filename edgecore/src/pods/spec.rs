@@ -1,5 +1,7 @@
 //! A pod as its reconciler reads it: parsed once per revision, with Kubernetes' defaults filled in.
 
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 use proto::object::{Key, Uid};
@@ -63,7 +65,7 @@ pub struct ContainerSpec {
     pub liveness: Option<ProbeSpec>,
     pub readiness: Option<ProbeSpec>,
     /// The container as the manifest has it.
-    pub raw: Value,
+    pub raw: Part,
 }
 
 impl ContainerSpec {
@@ -93,13 +95,40 @@ pub struct Pod {
     /// Init containers and sidecars in their order, then the others.
     pub containers: Vec<ContainerSpec>,
     /// The pod as the manifest has it.
-    pub raw: Value,
+    pub raw: Part,
+}
+
+/// A part of a manifest, which stands in memory once.
+#[derive(Debug, Clone)]
+pub struct Part {
+    whole: Arc<Desired>,
+    /// A list of the spec and a place in it; `None` is the manifest itself.
+    place: Option<(&'static str, usize)>,
+}
+
+impl Deref for Part {
+    type Target = Value;
+
+    fn deref(&self) -> &Value {
+        let whole = &self.whole.value;
+        match self.place {
+            None => whole,
+            Some((list, at)) => &whole.list_at(&["spec", list])[at],
+        }
+    }
+}
+
+impl PartialEq for Part {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
 }
 
 impl Pod {
     /// Reads what passed [`super::supported::check_supported`]; what is malformed is read as absent.
-    pub fn parse(desired: &Desired) -> Self {
-        let raw = desired.value.clone();
+    pub fn parse(desired: &Arc<Desired>) -> Self {
+        let part = |place| Part { whole: Arc::clone(desired), place };
+        let raw = &desired.value;
         let policy = match raw.text_at(&["spec", "restartPolicy"]) {
             Some("OnFailure") => RestartPolicy::OnFailure,
             Some("Never") => RestartPolicy::Never,
@@ -112,17 +141,16 @@ impl Pod {
             .flatten()
             .or_else(|| seconds(&["spec", "terminationGracePeriodSeconds"]))
             .map_or(GRACE_DEFAULT, Duration::from_secs);
-        let inits = raw.list_at(&["spec", "initContainers"]).iter().map(|one| {
+        let inits = (0..raw.list_at(&["spec", "initContainers"]).len()).map(|at| {
+            let one = part(Some(("initContainers", at)));
             let role = match one.text_at(&["restartPolicy"]) {
                 Some("Always") => Role::Sidecar,
                 _ => Role::Init,
             };
             container(one, role)
         });
-        let apps = raw
-            .list_at(&["spec", "containers"])
-            .iter()
-            .map(|one| container(one, Role::App));
+        let apps = (0..raw.list_at(&["spec", "containers"]).len())
+            .map(|at| container(part(Some(("containers", at))), Role::App));
         Self {
             key: desired.key.clone(),
             uid: desired.uid,
@@ -133,7 +161,7 @@ impl Pod {
             host_network: raw.flag_at(&["spec", "hostNetwork"]),
             deadline: seconds(&["spec", "activeDeadlineSeconds"]).map(Duration::from_secs),
             containers: inits.chain(apps).collect(),
-            raw,
+            raw: part(None),
         }
     }
 
@@ -142,7 +170,7 @@ impl Pod {
     }
 }
 
-fn container(raw: &Value, role: Role) -> ContainerSpec {
+fn container(raw: Part, role: Role) -> ContainerSpec {
     let text = |field: &str| raw.text_at(&[field]).unwrap_or_default().to_owned();
     let image = text("image");
     let pull = match raw.text_at(&["imagePullPolicy"]) {
@@ -152,17 +180,17 @@ fn container(raw: &Value, role: Role) -> ContainerSpec {
         _ if is_moving(&image) => PullPolicy::Always,
         _ => PullPolicy::IfNotPresent,
     };
-    let probe = |field: &str| raw.get(field).and_then(|probe| ProbeSpec::parse(probe, raw));
+    let probe = |field: &str| raw.get(field).and_then(|probe| ProbeSpec::parse(probe, &raw));
     ContainerSpec {
         name: text("name"),
         role,
         pull,
-        hash: hash(raw),
+        hash: hash(&raw),
         startup: probe("startupProbe"),
         liveness: probe("livenessProbe"),
         readiness: probe("readinessProbe"),
         image,
-        raw: raw.clone(),
+        raw,
     }
 }
 

@@ -236,8 +236,8 @@ fn container(view: &View<'_>, memory: &Memory, spec: &ContainerSpec) -> Value {
         }
         (_, waiting, _) => {
             let reason = match waiting {
-                Some(waiting) => waiting.reason,
-                None => "ContainerCreating",
+                Some(waiting) if waiting.reason != CREATING => waiting.reason,
+                Some(_) | None => being_made(view.pod),
             };
             status.set(&["state", "waiting", "reason"], reason);
             if let Some(waiting) = waiting.filter(|waiting| !waiting.message.is_empty()) {
@@ -250,6 +250,19 @@ fn container(view: &View<'_>, memory: &Memory, spec: &ContainerSpec) -> Value {
     }
     status.set(&["lastState"], last_state);
     status
+}
+
+/// Being made, as the plan says it of any container.
+const CREATING: &str = "ContainerCreating";
+
+/// Why a container waits that only has to be made. Where init containers come first, that is what people are told of all:
+/// `kubectl` counts the init containers (`Init:0/2`) where it reads this word.
+fn being_made(pod: &Pod) -> &'static str {
+    if pod.containers.iter().any(|spec| spec.role != Role::App) {
+        "PodInitializing"
+    } else {
+        CREATING
+    }
 }
 
 fn terminated(exit: &Exit, runtime: &str) -> Value {

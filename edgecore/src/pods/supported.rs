@@ -310,7 +310,7 @@ fn fields(object: &Value, path: &str, table: &[(&str, Rule)], out: &mut Vec<Refu
     };
     for (field, value) in map.iter().filter(|(_, value)| !is_nothing(value)) {
         let path = format!("{path}.{field}");
-        let Some((_, rule)) = table.iter().find(|(name, _)| name == field) else {
+        let Some((_, rule)) = table.iter().find(|(name, _)| *name == field) else {
             refuse(out, path, "not supported on this node");
             continue;
         };

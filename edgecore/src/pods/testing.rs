@@ -55,7 +55,7 @@ pub(super) fn desired(uid: u8, spec: &str) -> Desired {
 }
 
 pub(super) fn pod(spec: &str) -> Pod {
-    Pod::parse(&desired(7, spec))
+    Pod::parse(&Arc::new(desired(7, spec)))
 }
 
 /// A clock that follows tokio's paused time and starts at 1970 with every boot.
@@ -281,7 +281,11 @@ impl Rig {
     }
 
     pub(super) fn start(&mut self) {
-        let config = Config { folders: self.folders(), mount_memory: false };
+        let config = Config {
+            folders: self.folders(),
+            mount_memory: false,
+            ..Config::default()
+        };
         let (runtime, desk, clock) = (&self.runtime, &self.desk, &self.clock);
         let (pods, runner) = runner::new(config, Arc::clone(runtime), Arc::clone(desk), Arc::clone(clock));
         self.pods = Some(pods);

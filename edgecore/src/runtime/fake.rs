@@ -38,6 +38,8 @@ struct World {
     failures: BTreeMap<&'static str, VecDeque<String>>,
     /// What containers of these names do when they are started: exit at once with these codes, one per start.
     exits: BTreeMap<String, VecDeque<i32>>,
+    /// Why the next containers of these names cannot be started, one per start.
+    refused: BTreeMap<String, VecDeque<String>>,
     /// Names of containers that do not end at SIGTERM.
     stubborn: BTreeSet<String>,
     exec_codes: BTreeMap<String, i32>,
@@ -92,6 +94,13 @@ impl Fake {
     pub fn exit_at_start(&self, container: &str, code: i32) {
         let mut world = self.world();
         world.exits.entry(container.to_owned()).or_default().push_back(code);
+    }
+
+    /// Makes the next container of this name one that cannot be started.
+    pub fn refuse_start(&self, container: &str, reason: &str) {
+        let mut world = self.world();
+        let refused = world.refused.entry(container.to_owned()).or_default();
+        refused.push_back(reason.to_owned());
     }
 
     /// Makes containers of this name ignore SIGTERM.
@@ -255,8 +264,11 @@ impl World {
         if !matches!(seen.state, State::Created) {
             return Ok(());
         }
-        seen.state = State::Running { started_ms };
         let labels = seen.labels.clone();
+        if let Some(reason) = self.refused.get_mut(&labels.container).and_then(VecDeque::pop_front) {
+            return Err(RuntimeError::NotStarted { reason });
+        }
+        self.find("start", id)?.state = State::Running { started_ms };
         let same = |seen: &&Seen| {
             is_running(seen) && seen.labels.pod_name == labels.pod_name && seen.labels.container == labels.container
         };

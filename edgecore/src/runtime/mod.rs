@@ -218,6 +218,10 @@ pub enum RuntimeError {
     /// The spec cannot be run here, now or later, until it changes.
     #[error("{action}: {reason}")]
     Invalid { action: &'static str, reason: String },
+    /// What the container is asked to run cannot be run: its program, a mount, a limit. This container never will, and
+    /// the next one only if something changed.
+    #[error("starting the container: {reason}")]
+    NotStarted { reason: String },
     #[error("{action}: the disk is full")]
     DiskFull { action: &'static str },
     #[error("{action}: took longer than {limit:?}")]
@@ -229,7 +233,7 @@ pub enum RuntimeError {
 impl RuntimeError {
     /// Whether the same call may succeed later with nothing changed.
     pub fn is_retryable(&self) -> bool {
-        !matches!(self, Self::Invalid { .. })
+        !matches!(self, Self::Invalid { .. } | Self::NotStarted { .. })
     }
 }
 
@@ -300,6 +304,7 @@ pub trait Runtime: Send + Sync + 'static {
         container: &Container,
     ) -> impl Future<Output = Result<String, RuntimeError>> + Send;
 
+    /// Lets a container run. [`RuntimeError::NotStarted`] is its end.
     fn start(&self, id: &str) -> impl Future<Output = Result<(), RuntimeError>> + Send;
 
     /// Sends a signal (15, 9, …) to the container's first process.

@@ -403,13 +403,21 @@ fn logged<T>(result: rusqlite::Result<T>) -> Option<T> {
 /// The pods and their last reports, for people who ask.
 pub(super) fn reported(connection: &Connection) -> rusqlite::Result<Vec<PodReport>> {
     let mut statement = connection.prepare(
-        "SELECT d.namespace, d.name, r.latest FROM desired d LEFT JOIN reports r ON r.uid = d.uid
+        "SELECT d.namespace, d.name, r.latest, d.body, g.uid IS NOT NULL FROM desired d
+            LEFT JOIN reports r ON r.uid = d.uid LEFT JOIN gone g ON g.uid = d.uid
             WHERE d.kind = 'Pod' ORDER BY d.namespace, d.name",
     )?;
     let rows = statement.query_map([], |row| {
-        let key = Key::new("Pod", row.get::<_, String>(0)?, row.get::<_, String>(1)?);
         let latest: Option<Vec<u8>> = row.get(2)?;
-        Ok((key, latest.and_then(|form| canonical::decode(&form).ok())))
+        let body: Vec<u8> = row.get(3)?;
+        // No pod's body is sealed.
+        let pod = canonical::decode(&body).unwrap_or_default();
+        Ok(PodReport {
+            key: Key::new("Pod", row.get::<_, String>(0)?, row.get::<_, String>(1)?),
+            latest: latest.and_then(|form| canonical::decode(&form).ok()),
+            deleting: pod.text_at(&["metadata", "deletionTimestamp"]).is_some(),
+            gone: row.get(4)?,
+        })
     })?;
     rows.collect()
 }

@@ -48,8 +48,17 @@ pub struct NodeStore {
     synced: Arc<AtomicBool>,
 }
 
-/// A pod, and what was last reported of it if anything was.
-pub type PodReport = (Key, Option<Value>);
+/// A pod for people who ask.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PodReport {
+    pub key: Key,
+    /// Its status as it was last reported, if it was.
+    pub latest: Option<Value>,
+    /// Somebody wants it gone.
+    pub deleting: bool,
+    /// Nothing is left of it here, and the cloud has not heard so yet.
+    pub gone: bool,
+}
 
 /// What pods want remembered with the next commit.
 type Waiting = Arc<Mutex<BTreeMap<Uid, Vec<u8>>>>;

@@ -245,9 +245,16 @@ async fn who_asks_is_told_by_the_store_or_by_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let (store, _) = NodeStore::open(folder.path()).unwrap();
     let key = Key::new("Pod", "n", "one");
-    let batch = desired(vec![upsert(Uid([1; 16]), Some(key.clone()), Change::Full(parse("{}")))]);
+    let leaving = Key::new("Pod", "n", "two");
+    let deleted = parse(r#"{"metadata":{"deletionTimestamp":"2026-01-01T00:00:00Z"}}"#);
+    let mut batch = desired(vec![
+        upsert(Uid([1; 16]), Some(key.clone()), Change::Full(parse("{}"))),
+        upsert(Uid([2; 16]), Some(leaving.clone()), Change::Full(deleted)),
+    ]);
+    batch.gone.insert(Uid([2; 16]), true);
     store.commit(batch).await.unwrap();
-    let expected = vec![(key, None)];
+    let pod = |key, gone| PodReport { key, latest: None, deleting: gone, gone };
+    let expected = vec![pod(key, false), pod(leaving, true)];
     assert_eq!(store.reported().await, expected);
     // Nobody else reads it now.
     assert_eq!(read_reported(folder.path()).unwrap(), None);

@@ -19,13 +19,16 @@ fn of(field: &str, base: &Value, new: &Value) -> Patch {
 }
 
 fn fields(base: &Map, new: &Map) -> Patch {
-    let removed: Vec<_> = base.keys().filter(|field| !new.contains_key(*field)).cloned().collect();
+    let removed: Vec<_> = (base.keys())
+        .filter(|field| !new.contains_key(field))
+        .map(str::to_owned)
+        .collect();
     let mut changed = Vec::new();
     for (field, value) in new {
         match base.get(field) {
             Some(old) if old == value => {}
-            Some(old) => changed.push((field.clone(), of(field, old, value))),
-            None => changed.push((field.clone(), Patch::Set(value.clone()))),
+            Some(old) => changed.push((field.to_owned(), of(field, old, value))),
+            None => changed.push((field.to_owned(), Patch::Set(value.clone()))),
         }
     }
     // Nothing of the old map is left: the new one is the shorter way to say it.

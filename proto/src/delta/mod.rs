@@ -3,7 +3,6 @@
 //! [`diff()`] and [`Patch::apply`] are inverse: `apply(diff(a, b), a) == b` for all trees. A patch names no merge keys:
 //! they only help [`diff()`] to find which elements belong together, so both ends may know different ones.
 
-pub mod dictionary;
 mod diff;
 mod keys;
 mod wire;
@@ -102,7 +101,7 @@ fn fields(map: &mut Map, removed: &[String], changed: &[(String, Patch)]) -> Res
             (patch, Some(old)) => patch.apply(old)?,
             (_, None) => return Err(DeltaError::NoField),
         };
-        map.insert(field.clone(), value);
+        map.insert(field, value);
     }
     Ok(())
 }

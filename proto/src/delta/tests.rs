@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 
-use super::dictionary::Dictionary;
 use super::*;
+use crate::dictionary::Dictionary;
 use crate::value::json;
 
 fn tree() -> impl Strategy<Value = Value> {
@@ -23,12 +23,13 @@ fn tree() -> impl Strategy<Value = Value> {
         "[a-c]{0,2}".prop_map(Value::from),
         Just(Value::from("True")),
         (0i64..4_000_000_000).prop_map(|seconds| Value::from(crate::time::rfc3339(seconds))),
-        proptest::collection::vec(any::<u8>(), 0..4).prop_map(Value::Bytes),
+        proptest::collection::vec(any::<u8>(), 0..4).prop_map(|bytes| Value::Bytes(bytes.into())),
     ];
     leaf.prop_recursive(4, 40, 5, move |inner| {
         prop_oneof![
             proptest::collection::vec(inner.clone(), 0..5).prop_map(Value::List),
-            proptest::collection::btree_map(name.clone(), inner.clone(), 0..5).prop_map(Value::Map),
+            proptest::collection::btree_map(name.clone(), inner.clone(), 0..5)
+                .prop_map(|fields| Value::Map(fields.into())),
             // Lists of objects with a merge key, some of them the same.
             proptest::collection::vec(("[a-e]", inner), 0..5).prop_map(|elements| {
                 let list = elements

@@ -6,11 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use super::dictionary::Dictionary;
 use super::{DeltaError, Patch, Piece};
+use crate::dictionary::Dictionary;
 use crate::time::{parse_rfc3339, rfc3339};
 use crate::value::canonical::{CanonicalError, DEPTH_MAX, Reader, varint};
-use crate::value::{Map, Value};
+use crate::value::{Map, Text, Value};
 
 mod tag {
     pub(super) const NULL: u8 = 0;
@@ -250,7 +250,7 @@ impl Writer {
 struct Decoder<'a> {
     reader: Reader<'a>,
     dictionary: Dictionary,
-    before: Vec<String>,
+    before: Vec<Text>,
 }
 
 impl<'a> Decoder<'a> {
@@ -294,22 +294,19 @@ impl<'a> Decoder<'a> {
                 Value::float(f64::from_le_bytes(bytes)).ok_or(CanonicalError::Number)?
             }
             tag::TEXT => {
-                let text = self.reader.text()?.to_owned();
+                let text = Text::from(self.reader.text()?);
                 self.remember(&text);
                 Value::Text(text)
             }
-            tag::BYTES => Value::Bytes(self.reader.sized()?.to_owned()),
+            tag::BYTES => Value::Bytes(self.reader.sized()?.into()),
             tag::LIST => {
                 let count = self.reader.count()?;
                 Value::List((0..count).map(|_| self.value(depth + 1)).collect::<Result<_, _>>()?)
             }
             tag::MAP => {
-                let mut map = Map::new();
-                for _ in 0..self.reader.count()? {
-                    let field = self.name()?;
-                    map.insert(field, self.value(depth + 1)?);
-                }
-                Value::Map(map)
+                let count = self.reader.count()?;
+                let fields = (0..count).map(|_| Ok((self.name()?, self.value(depth + 1)?)));
+                Value::Map(fields.collect::<Result<Map, DeltaError>>()?)
             }
             tag::KNOWN => {
                 let code = self.code()?;
@@ -323,7 +320,7 @@ impl<'a> Decoder<'a> {
                 let zigzag = self.reader.varint()?;
                 let offset = (zigzag >> 1).cast_signed() ^ -(zigzag & 1).cast_signed();
                 let seconds = offset.checked_add(TIME_BASE).ok_or(CanonicalError::Number)?;
-                let text = rfc3339(seconds);
+                let text = Text::from(rfc3339(seconds));
                 // Only what the text form can hold: four-digit years.
                 if parse_rfc3339(&text) != Some(seconds) {
                     return Err(CanonicalError::Number.into());
@@ -345,7 +342,9 @@ impl<'a> Decoder<'a> {
             tag::FIELDS => Ok(Patch::Fields { removed: Vec::new(), changed: self.changed(depth)? }),
             tag::FIELDS_REMOVED => {
                 let count = self.reader.count()?;
-                let removed = (0..count).map(|_| self.name()).collect::<Result<_, _>>()?;
+                let removed = (0..count)
+                    .map(|_| self.name().map(String::from))
+                    .collect::<Result<_, _>>()?;
                 Ok(Patch::Fields { removed, changed: self.changed(depth)? })
             }
             tag::ELEMENTS => self.elements(depth),
@@ -386,12 +385,14 @@ impl<'a> Decoder<'a> {
 
     fn changed(&mut self, depth: usize) -> Result<Vec<(String, Patch)>, DeltaError> {
         let count = self.reader.count()?;
-        (0..count).map(|_| Ok((self.name()?, self.patch(depth + 1)?))).collect()
+        (0..count)
+            .map(|_| Ok((self.name()?.into(), self.patch(depth + 1)?)))
+            .collect()
     }
 
-    fn name(&mut self) -> Result<String, DeltaError> {
+    fn name(&mut self) -> Result<Text, DeltaError> {
         let Some(number) = self.reader.varint()?.checked_sub(1) else {
-            let name = self.reader.text()?.to_owned();
+            let name = Text::from(self.reader.text()?);
             self.remember(&name);
             return Ok(name);
         };
@@ -405,18 +406,18 @@ impl<'a> Decoder<'a> {
         u32::try_from(self.reader.varint()?).map_err(|_| DeltaError::NoText)
     }
 
-    fn known(&self, code: u32) -> Result<String, DeltaError> {
-        self.dictionary.text(code).map(str::to_owned).ok_or(DeltaError::NoText)
+    fn known(&self, code: u32) -> Result<Text, DeltaError> {
+        self.dictionary.text(code).map(Text::from).ok_or(DeltaError::NoText)
     }
 
-    fn again(&self, number: u64) -> Result<String, DeltaError> {
+    fn again(&self, number: u64) -> Result<Text, DeltaError> {
         let number = usize::try_from(number).map_err(|_| DeltaError::NoText)?;
         self.before.get(number).cloned().ok_or(DeltaError::NoText)
     }
 
-    fn remember(&mut self, text: &str) {
+    fn remember(&mut self, text: &Text) {
         if text.len() <= AGAIN_BYTES_MAX {
-            self.before.push(text.to_owned());
+            self.before.push(text.clone());
         }
     }
 

@@ -71,7 +71,7 @@ impl Selector {
             labels
                 .filter_map(|(key, value)| {
                     let test = Test::In(vec![value.as_text()?.to_owned()]);
-                    Some(Requirement { key: key.clone(), test })
+                    Some(Requirement { key: key.to_owned(), test })
                 })
                 .collect(),
         )

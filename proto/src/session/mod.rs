@@ -14,8 +14,8 @@ mod tests;
 
 use std::time::Duration;
 
-use crate::delta::dictionary::Dictionary;
 use crate::delta::{DeltaError, decode_patch, decode_value};
+use crate::dictionary::Dictionary;
 use crate::frame::{Body, OBJECT_MAX};
 use crate::time::Mono;
 use crate::value::Value;

@@ -4,13 +4,16 @@
 //! their shortest form, negative integers as `-(n + 1)`, floats as eight little-endian bytes, map keys sorted as text.
 //! Every tree has exactly one form, and [`decode`] refuses every other spelling of it, so equal hashes mean equal trees.
 
-use super::{Map, Value};
+use super::{Text, Value};
 
 /// The first byte of every form.
 pub const VERSION: u8 = 1;
 
 /// Deepest nesting of lists and maps; JSON's reader stops at the same depth.
 pub const DEPTH_MAX: usize = 128;
+
+/// Elements and fields that are given room before they are read: what a form says of its length is not yet believed.
+const RESERVED_MAX: usize = 32;
 
 /// Bytes that are not the form of any tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -215,22 +218,28 @@ impl<'a> Reader<'a> {
                     _ => return Err(CanonicalError::Number),
                 }
             }
-            tag::TEXT => Value::Text(self.text()?.to_owned()),
-            tag::BYTES => Value::Bytes(self.sized()?.to_owned()),
+            tag::TEXT => self.text()?.into(),
+            tag::BYTES => Value::Bytes(self.sized()?.into()),
             tag::LIST => {
                 let count = self.count()?;
-                Value::List((0..count).map(|_| self.value(depth + 1)).collect::<Result<_, _>>()?)
+                let mut list = Vec::with_capacity(count.min(RESERVED_MAX));
+                for _ in 0..count {
+                    list.push(self.value(depth + 1)?);
+                }
+                list.shrink_to_fit();
+                Value::List(list)
             }
             tag::MAP => {
-                let mut map = Map::new();
-                for _ in 0..self.count()? {
+                let count = self.count()?;
+                let mut fields: Vec<(Text, Value)> = Vec::with_capacity(count.min(RESERVED_MAX));
+                for _ in 0..count {
                     let field = self.text()?;
-                    if map.last_key_value().is_some_and(|(last, _)| last.as_str() >= field) {
+                    if fields.last().is_some_and(|(last, _)| last.as_str() >= field) {
                         return Err(CanonicalError::Order);
                     }
-                    map.insert(field.to_owned(), self.value(depth + 1)?);
+                    fields.push((field.into(), self.value(depth + 1)?));
                 }
-                Value::Map(map)
+                Value::Map(fields.into_iter().collect())
             }
             other => return Err(CanonicalError::Tag(other)),
         })

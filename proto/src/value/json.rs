@@ -6,7 +6,7 @@ use std::fmt::{self, Write as _};
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::ser::{Error as _, Serialize, Serializer};
 
-use super::{Map, Value};
+use super::{Map, Text, Value};
 
 /// A document that could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -108,7 +108,10 @@ impl<'de> Visitor<'de> for Seed<'_> {
             self.path.truncate(length);
             match element {
                 Some(element) => list.push(element),
-                None => return Ok(Value::List(list)),
+                None => {
+                    list.shrink_to_fit();
+                    return Ok(Value::List(list));
+                }
             }
         }
     }
@@ -116,7 +119,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
         let length = self.path.len();
-        while let Some(field) = entries.next_key::<String>()? {
+        while let Some(field) = entries.next_key::<Text>()? {
             if length > 0 {
                 self.path.push('.');
             }

@@ -7,11 +7,11 @@
 
 pub mod canonical;
 pub mod json;
+pub mod map;
+mod text;
 
-use std::collections::BTreeMap;
-
-/// A map of fields, in the order of their names.
-pub type Map = BTreeMap<String, Value>;
+pub use map::Map;
+pub use text::Text;
 
 /// A tree of values.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -24,8 +24,8 @@ pub enum Value {
     U64(u64),
     /// Finite, and only what no integer variant holds exactly.
     F64(f64),
-    Text(String),
-    Bytes(Vec<u8>),
+    Text(Text),
+    Bytes(Box<[u8]>),
     List(Vec<Self>),
     Map(Map),
 }
@@ -69,7 +69,7 @@ impl Value {
     /// Follows a path of field names; list elements are named by their index.
     pub fn at(&self, path: &[&str]) -> Option<&Self> {
         path.iter().try_fold(self, |value, step| match value {
-            Self::Map(map) => map.get(*step),
+            Self::Map(map) => map.get(step),
             Self::List(list) => list.get(step.parse::<usize>().ok()?),
             _ => None,
         })
@@ -103,7 +103,7 @@ impl Value {
                 *here = Self::map();
             }
             let Self::Map(map) = here else { return };
-            here = map.entry((*step).to_owned()).or_default();
+            here = map.get_or_insert_with(step, Self::default);
         }
         *here = value.into();
     }
@@ -113,9 +113,9 @@ impl Value {
         let (last, parents) = path.split_last()?;
         let mut here = self;
         for step in parents {
-            here = here.as_map_mut()?.get_mut(*step)?;
+            here = here.as_map_mut()?.get_mut(step)?;
         }
-        here.as_map_mut()?.remove(*last)
+        here.as_map_mut()?.remove(last)
     }
 
     pub fn as_bool(&self) -> Option<bool> {
@@ -204,13 +204,13 @@ impl From<u64> for Value {
 
 impl From<&str> for Value {
     fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
+        Self::Text(text.into())
     }
 }
 
 impl From<String> for Value {
     fn from(text: String) -> Self {
-        Self::Text(text)
+        Self::Text(text.into())
     }
 }
 
@@ -232,14 +232,9 @@ impl<V: Into<Self>> FromIterator<V> for Value {
     }
 }
 
-impl<K: Into<String>, V: Into<Self>, const N: usize> From<[(K, V); N]> for Value {
+impl<K: Into<Text>, V: Into<Self>, const N: usize> From<[(K, V); N]> for Value {
     fn from(fields: [(K, V); N]) -> Self {
-        Self::Map(
-            fields
-                .into_iter()
-                .map(|(name, value)| (name.into(), value.into()))
-                .collect(),
-        )
+        Self::Map(fields.into_iter().map(|(name, value)| (name, value.into())).collect())
     }
 }
 

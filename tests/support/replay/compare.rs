@@ -56,11 +56,11 @@ impl<'a> Comparison<'a> {
         for (name, value) in recorded {
             let Some(value) = value.as_text() else { continue };
             let found: Vec<&str> = headers
-                .get_all(name.as_str())
+                .get_all(name)
                 .iter()
                 .filter_map(|value| value.to_str().ok())
                 .collect();
-            let same = match name.as_str() {
+            let same = match name {
                 "etag" => {
                     if let Some(found) = found.first() {
                         self.symbols.bind_etag(value, found);
@@ -98,10 +98,10 @@ impl<'a> Comparison<'a> {
         }
         match (recorded, found) {
             (Value::Map(before), Value::Map(now)) => {
-                let fields: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
+                let fields: BTreeSet<&str> = before.keys().chain(now.keys()).collect();
                 for field in fields {
                     let inner = if path.is_empty() {
-                        field.clone()
+                        field.to_owned()
                     } else {
                         format!("{path}.{field}")
                     };

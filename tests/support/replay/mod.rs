@@ -284,7 +284,7 @@ impl Run<'_> {
         headers
             .filter_map(|(name, value)| {
                 let value = self.symbols.put(value.as_text()?);
-                Some((name.clone(), self.symbols.etag(name, &value)))
+                Some((name.to_owned(), self.symbols.etag(name, &value)))
             })
             .collect()
     }
@@ -379,7 +379,7 @@ fn built(expected: &Value, found: &Value) -> Value {
                     (None, Value::List(entries)) if entries.iter().all(|entry| name(entry).is_some()) => return None,
                     (None, value) => value.clone(),
                 };
-                Some((field.clone(), value))
+                Some((field, value))
             });
             Value::Map(kept.collect::<Map>())
         }

@@ -22,7 +22,7 @@ pub fn to_stored(kind: &KindData, object: &mut Value) {
         map.insert("apiVersion".to_owned(), Value::from("v1"));
         // The one always writes these, the other leaves them out when empty.
         for name in ["reportingComponent", "reportingInstance"] {
-            map.entry(name.to_owned()).or_insert_with(|| Value::from(""));
+            map.get_or_insert_with(name, || Value::from(""));
         }
     }
 }

@@ -384,7 +384,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
             Scalar::Int64 | Scalar::Float => Value::I64(number),
             Scalar::Int32 | Scalar::IntOrText if i32::try_from(number).is_ok() => Value::I64(number),
             Scalar::Int32 | Scalar::IntOrText => self.mismatch(&format!("number {number}")),
-            Scalar::Quantity => Value::Text(scalar::quantity(&number.to_string()).unwrap_or_default()),
+            Scalar::Quantity => scalar::quantity(&number.to_string()).unwrap_or_default().into(),
             _ => self.mismatch("number"),
         })
     }
@@ -397,7 +397,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
                 Ok(self.mismatch(&format!("number {number}")))
             }
             (Err(_), What::One(Element::Scalar(Scalar::Quantity))) => {
-                Ok(scalar::quantity(&number.to_string()).map_or(Value::Null, Value::Text))
+                Ok(scalar::quantity(&number.to_string()).map_or(Value::Null, Value::from))
             }
             (Err(_), _) => Ok(self.mismatch("number")),
         }
@@ -412,7 +412,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
                 Ok(self.mismatch(&format!("number {number:?}")))
             }
             What::One(Element::Scalar(Scalar::Quantity)) => match scalar::quantity(&number.to_string()) {
-                Some(text) => Ok(Value::Text(text)),
+                Some(text) => Ok(text.into()),
                 None => Ok(self.mismatch("number")),
             },
             _ => Ok(self.mismatch("number")),
@@ -434,7 +434,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
             }
         };
         Ok(match read {
-            Ok(text) => Value::Text(text),
+            Ok(text) => text.into(),
             Err(words) => {
                 self.place.wrong(|| words);
                 Value::Null
@@ -444,7 +444,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
 
     fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Value, E> {
         Ok(match self.what {
-            What::One(Element::Scalar(Scalar::Bytes)) => Value::Text(scalar::base64_of(bytes)),
+            What::One(Element::Scalar(Scalar::Bytes)) => scalar::base64_of(bytes).into(),
             _ => self.mismatch("string"),
         })
     }

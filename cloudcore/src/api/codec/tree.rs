@@ -23,7 +23,7 @@ impl<'de> Deserializer<'de> for Tree<'de> {
             Value::Bytes(bytes) => visitor.visit_borrowed_bytes(bytes),
             Value::List(list) => visitor.visit_seq(SeqDeserializer::new(list.iter().map(Tree))),
             Value::Map(map) => visitor.visit_map(MapDeserializer::new(
-                map.iter().map(|(name, value)| (name.as_str(), Tree(value))),
+                map.iter().map(|(name, value)| (name, Tree(value))),
             )),
         }
     }

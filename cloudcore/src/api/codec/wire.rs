@@ -116,9 +116,7 @@ fn put(field: &Field, part: Part<'_>, depth: usize, map: &mut Map) -> Result<(),
             );
         }
         Shape::List(element) => {
-            let slot = map
-                .entry(field.name.to_owned())
-                .or_insert_with(|| Value::List(Vec::new()));
+            let slot = map.get_or_insert_with(field.name, || Value::List(Vec::new()));
             let Value::List(list) = slot else { return Ok(()) };
             match (element, part) {
                 // Numbers may come packed.
@@ -136,7 +134,7 @@ fn put(field: &Field, part: Part<'_>, depth: usize, map: &mut Map) -> Result<(),
             let Part::Bytes(entry) = part else {
                 return Err(part.mismatch(field.name));
             };
-            let slot = map.entry(field.name.to_owned()).or_insert_with(Value::map);
+            let slot = map.get_or_insert_with(field.name, Value::map);
             let Value::Map(entries) = slot else { return Ok(()) };
             let (mut name, mut value) = ("", None);
             let mut parts = Message { rest: entry };
@@ -178,7 +176,7 @@ fn one(name: &'static str, element: Element, part: Part<'_>, depth: usize) -> Re
     };
     Ok(match (scalar, part) {
         (Scalar::Text, Part::Bytes(bytes)) => Value::from(text(bytes, name)?),
-        (Scalar::Bytes, Part::Bytes(bytes)) => Value::Text(scalar::base64_of(bytes)),
+        (Scalar::Bytes, Part::Bytes(bytes)) => scalar::base64_of(bytes).into(),
         (Scalar::Bool, Part::Varint(number)) => Value::Bool(number != 0),
         (Scalar::Int32 | Scalar::Int64, Part::Varint(number)) => Value::I64(number.cast_signed()),
         (Scalar::Float, Part::Fixed64(bits)) => Value::float(f64::from_bits(bits)).unwrap_or_default(),
@@ -190,7 +188,7 @@ fn one(name: &'static str, element: Element, part: Part<'_>, depth: usize) -> Re
                     shown = scalar::quantity(text(bytes, name)?).ok_or(WireError::Quantity)?;
                 }
             }
-            Value::Text(shown)
+            shown.into()
         }
         (Scalar::IntOrText, Part::Bytes(bytes)) => {
             let (mut textual, mut number, mut words) = (false, 0, "");
@@ -231,7 +229,7 @@ fn moment(raw: &[u8], form: TimeForm) -> Result<Value, WireError> {
             _ => {}
         }
     }
-    Ok(Value::Text(form.write(seconds, nanos.min(999_999_999))))
+    Ok(form.write(seconds, nanos.min(999_999_999)).into())
 }
 
 /// A document inside a message, as JSON.

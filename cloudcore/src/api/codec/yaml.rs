@@ -140,7 +140,7 @@ impl<'t> Reader<'t> {
             let line = span.start.line();
             let plain_merge = matches!(&event, Event::Scalar(text, ScalarStyle::Plain, _, _) if text == "<<");
             let name = match self.value(event, span, depth + 1)? {
-                Value::Text(text) => text,
+                Value::Text(text) => text.into(),
                 Value::Bool(flag) => flag.to_string(),
                 Value::I64(number) => number.to_string(),
                 Value::U64(number) => number.to_string(),
@@ -166,7 +166,7 @@ impl<'t> Reader<'t> {
                 one => vec![one],
             };
             for (name, value) in sources.into_iter().filter_map(into_map).flatten() {
-                map.entry(name).or_insert(value);
+                map.get_or_insert_with(&name, || value);
             }
         }
         Ok(map)

@@ -169,7 +169,7 @@ fn at<'o>(object: &'o mut Value, field: &str) -> &'o mut Value {
         *object = Value::map();
     }
     let Value::Map(map) = object else { return object };
-    let slot = map.entry(field.to_owned()).or_insert_with(Value::map);
+    let slot = map.get_or_insert_with(field, Value::map);
     if slot.is_null() {
         *slot = Value::map();
     }

@@ -298,7 +298,7 @@ fn print(value: &Value) -> String {
         Value::I64(number) => number.to_string(),
         Value::U64(number) => number.to_string(),
         Value::F64(number) => number.to_string(),
-        Value::Text(text) => text.clone(),
+        Value::Text(text) => text.to_string(),
         Value::Bytes(bytes) => format!("{bytes:?}"),
         Value::List(list) => format!("[{}]", list.iter().map(print).collect::<Vec<_>>().join(" ")),
         Value::Map(map) => print_map(map),

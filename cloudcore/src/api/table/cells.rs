@@ -117,7 +117,7 @@ fn of_a_node(column: &str, node: &Value) -> Value {
             let mut roles: Vec<&str> = labels
                 .into_iter()
                 .flatten()
-                .filter_map(|(label, value)| match label.as_str() {
+                .filter_map(|(label, value)| match label {
                     "kubernetes.io/role" => value.as_text(),
                     label => label.strip_prefix("node-role.kubernetes.io/"),
                 })
@@ -217,7 +217,7 @@ fn of_an_event(column: &str, event: &Value, now: Wall) -> Value {
             .cloned()
     };
     let field = |paths: &[&[&str]]| match first(paths) {
-        Some(Value::Text(text)) => text,
+        Some(Value::Text(text)) => text.into(),
         _ => String::new(),
     };
     match column {

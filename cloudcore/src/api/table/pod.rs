@@ -26,8 +26,8 @@ pub(super) fn summary(pod: &Value, now: Wall) -> Summary {
         "SchedulingGated".clone_into(&mut reason);
     }
     let initializing = initialise(pod, &mut count, &mut reason);
-    if !initializing || restartable(pod).any(|sidecar| started(pod, sidecar)) {
-        run(pod, &mut count, &mut reason, initializing);
+    if !initializing || is_true(pod, "Initialized") {
+        run(pod, &mut count, &mut reason);
     }
     if pod.at(&["metadata", "deletionTimestamp"]).is_some() {
         if own == Some("NodeLost") {
@@ -88,9 +88,10 @@ fn restartable(pod: &Value) -> impl Iterator<Item = &str> {
         .filter_map(|container| container.text_at(&["name"]))
 }
 
-fn started(pod: &Value, name: &str) -> bool {
-    let mut statuses = pod.list_at(&["status", "initContainerStatuses"]).iter();
-    statuses.any(|status| status.text_at(&["name"]) == Some(name) && status.flag_at(&["started"]))
+fn is_true(pod: &Value, kind: &str) -> bool {
+    pod.list_at(&["status", "conditions"])
+        .iter()
+        .any(|condition| condition.text_at(&["type"]) == Some(kind) && condition.text_at(&["status"]) == Some("True"))
 }
 
 /// Walks the init containers; true when one of them is not through.
@@ -119,25 +120,20 @@ fn initialise(pod: &Value, count: &mut Count, reason: &mut String) -> bool {
     false
 }
 
-/// Walks the containers. Of a pod that still initialises only what counts is taken, not the reason.
-fn run(pod: &Value, count: &mut Count, reason: &mut String, initializing: bool) {
+/// Walks the containers. One that is in the way is the reason before a sidecar that is.
+fn run(pod: &Value, count: &mut Count, reason: &mut String) {
     let mut running = false;
-    if !initializing {
-        // What init containers did before is history; the restarts of sidecars go on counting.
-        let sidecars: Vec<&str> = restartable(pod).collect();
-        *count = Count { restarts: 0, last: None, ..std::mem::take(count) };
-        for status in pod.list_at(&["status", "initContainerStatuses"]) {
-            if status.text_at(&["name"]).is_some_and(|name| sidecars.contains(&name)) {
-                count.restarted(status);
-            }
+    // What init containers did before is history; the restarts of sidecars go on counting.
+    let sidecars: Vec<&str> = restartable(pod).collect();
+    *count = Count { restarts: 0, last: None, ..std::mem::take(count) };
+    for status in pod.list_at(&["status", "initContainerStatuses"]) {
+        if status.text_at(&["name"]).is_some_and(|name| sidecars.contains(&name)) {
+            count.restarted(status);
         }
     }
     for status in pod.list_at(&["status", "containerStatuses"]).iter().rev() {
         count.restarted(status);
         let waiting = status.text_at(&["state", "waiting", "reason"]).unwrap_or_default();
-        if initializing {
-            continue;
-        }
         if !waiting.is_empty() {
             waiting.clone_into(reason);
         } else if let Some(ended) = status.at(&["state", "terminated"]) {
@@ -148,10 +144,7 @@ fn run(pod: &Value, count: &mut Count, reason: &mut String, initializing: bool) 
         }
     }
     if reason == "Completed" && running {
-        let ready = pod.list_at(&["status", "conditions"]).iter().any(|condition| {
-            condition.text_at(&["type"]) == Some("Ready") && condition.text_at(&["status"]) == Some("True")
-        });
-        (if ready { "Running" } else { "NotReady" }).clone_into(reason);
+        (if is_true(pod, "Ready") { "Running" } else { "NotReady" }).clone_into(reason);
     }
 }
 
@@ -214,6 +207,20 @@ mod tests {
             r#"{"spec":{"containers":[{}],"initContainers":[{"name":"i"}]},"status":{"phase":"Pending","initContainerStatuses":[{"name":"i","state":{"terminated":{"exitCode":3}}}]}}"#,
             "0/1",
             "Init:ExitCode:3",
+            "0",
+        );
+        // One that hangs before the others began, and a sidecar that does so beside them.
+        let hangs = |initialized: &str| {
+            format!(
+                r#"{{"spec":{{"containers":[{{}}],"initContainers":[{{"name":"i","restartPolicy":"Always"}}]}},"status":{{"phase":"Running","conditions":[{{"type":"Initialized","status":"{initialized}"}}],"initContainerStatuses":[{{"name":"i","restartCount":4,"state":{{"waiting":{{"reason":"CrashLoopBackOff"}}}}}}],"containerStatuses":[{{"ready":true,"restartCount":1,"state":{{"running":{{}}}}}}]}}}}"#
+            )
+        };
+        check(&hangs("False"), "0/2", "Init:CrashLoopBackOff", "4");
+        check(&hangs("True"), "1/2", "Init:CrashLoopBackOff", "5");
+        check(
+            r#"{"spec":{"containers":[{}],"initContainers":[{"name":"i"}]},"status":{"phase":"Pending","initContainerStatuses":[{"name":"i","state":{"waiting":{"reason":"PodInitializing"}}}],"containerStatuses":[{"state":{"waiting":{"reason":"PodInitializing"}}}]}}"#,
+            "0/1",
+            "Init:0/1",
             "0",
         );
         check(

@@ -342,7 +342,7 @@ fn resources(container: &Value, field: &str, faults: &mut Faults) {
     for part in ["limits", "requests"] {
         for (name, amount) in amounts(part).into_iter().flatten() {
             let field = format!("{field}.resources.{part}");
-            if !name.contains('/') && !STANDARD_RESOURCES.contains(&name.as_str()) && !name.starts_with("hugepages-") {
+            if !name.contains('/') && !STANDARD_RESOURCES.contains(&name) && !name.starts_with("hugepages-") {
                 let field = format!("{field}[{name}]");
                 faults.invalid_text(&field, name, "must be a standard resource type or fully qualified");
                 faults.invalid_text(&field, name, "must be a standard resource for containers");

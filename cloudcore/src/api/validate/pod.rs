@@ -356,7 +356,7 @@ fn differences(before: &Value, after: &Value, path: &str, changed: &mut Vec<Stri
     }
     match (before, after) {
         (Value::Map(then), Value::Map(now)) => {
-            let names: BTreeSet<&String> = then.keys().chain(now.keys()).collect();
+            let names: BTreeSet<&str> = then.keys().chain(now.keys()).collect();
             let nothing = Value::Null;
             for name in names {
                 let (then, now) = (then.get(name).unwrap_or(&nothing), now.get(name).unwrap_or(&nothing));

@@ -211,7 +211,7 @@ fn projected(source: &Value, field: &str, faults: &mut Faults) {
                 faults.forbidden(&inner, "may not specify more than 1 volume type");
                 continue;
             }
-            match name.as_str() {
+            match name {
                 "secret" | "configMap" => {
                     if text(part, "name").is_empty() {
                         faults.required(format_args!("{inner}.name"), "");

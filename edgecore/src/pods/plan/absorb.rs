@@ -2,7 +2,7 @@
 
 use proto::time::Mono;
 
-use super::{BACKOFF_RESET, Planner, Step, Work, backoff};
+use super::{BACKOFF_RESET, CODE_NOT_STARTED, Planner, START_ERROR, Step, Work, backoff};
 use crate::pods::desk::Severity;
 use crate::pods::memory::{Attempt, ContainerMemory, Exit, Why};
 use crate::pods::spec::{ContainerSpec, RestartPolicy, Role};
@@ -66,6 +66,25 @@ impl Planner<'_> {
         let now = self.now;
         let container = self.memory.container(name);
         let Some(current) = &mut container.current else { return };
+        let unstartable = seen.and_then(|seen| Some((seen, self.observed.unstartable.get(&seen.id)?)));
+        if let Some((seen, why)) = unstartable {
+            let wall_ms = self.observed.wall.ms;
+            let (started_ms, finished_ms) = match seen.state {
+                State::Exited { started_ms, finished_ms, .. } => (started_ms, finished_ms),
+                State::Created | State::Running { .. } => (wall_ms, wall_ms),
+            };
+            let exit = Exit {
+                attempt: current.number,
+                id: seen.id.clone(),
+                image_id: seen.image_id.clone(),
+                code: CODE_NOT_STARTED,
+                reason: START_ERROR.to_owned(),
+                message: why.clone(),
+                started_ms,
+                finished_ms,
+            };
+            return self.ended(name, exit);
+        }
         match seen.map(|seen| (seen, &seen.state)) {
             Some((_, State::Running { .. })) => {
                 current.running_since.get_or_insert(now);

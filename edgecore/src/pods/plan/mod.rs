@@ -54,6 +54,8 @@ pub struct Observed<'a> {
     pub failures: &'a BTreeMap<Work, Failure>,
     /// What ended containers left in their termination message files, by container.
     pub messages: &'a BTreeMap<String, String>,
+    /// Why containers cannot be started, now or later, by the runtime's names of them.
+    pub unstartable: &'a BTreeMap<String, String>,
     pub refusals: &'a [Refusal],
     /// Sandbox, volumes and files of an ended pod are gone.
     pub cleaned: bool,
@@ -158,6 +160,10 @@ pub struct Waiting {
     pub reason: &'static str,
     pub message: String,
 }
+
+/// How an attempt ended that could not be started, as containerd's CRI has it.
+const START_ERROR: &str = "StartError";
+const CODE_NOT_STARTED: i32 = 128;
 
 /// SIGTERM and SIGKILL.
 const TERM: u32 = 15;
@@ -441,6 +447,13 @@ impl<'a> Planner<'a> {
             return;
         }
         if let Some(until) = container.wait_until.filter(|until| *until > now) {
+            // Why it does not run is shown first, and later that it was tried again and again.
+            let unstarted = container.last.as_ref().filter(|last| last.reason == START_ERROR);
+            if let Some(last) = unstarted.filter(|_| container.backoff <= 2) {
+                let message = last.message.clone();
+                self.wait(spec, "RunContainerError", message);
+                return self.wake(until);
+            }
             let wait = backoff(container.backoff).as_secs();
             let message = format!(
                 "back-off {wait}s restarting failed container={} pod={}_{}({})",

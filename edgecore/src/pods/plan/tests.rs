@@ -1,4 +1,5 @@
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use proto::time::BootId;
 
@@ -13,7 +14,7 @@ const PLAIN: &str = r#"{"containers":[{"name":"a","image":"i:1"}]}"#;
 
 /// A pod, its memory and a small model of a machine that carries steps out.
 struct Bench {
-    desired: Desired,
+    desired: Arc<Desired>,
     wanted: bool,
     seen: Vec<Seen>,
     lost: bool,
@@ -25,6 +26,9 @@ struct Bench {
     wrong: BTreeMap<String, (&'static str, String)>,
     health: BTreeMap<String, Health>,
     failures: BTreeMap<Work, Failure>,
+    unstartable: BTreeMap<String, String>,
+    /// No start succeeds, and this is what it leaves.
+    broken: Option<State>,
     stubborn: bool,
     cleaned: bool,
     first: bool,
@@ -42,7 +46,7 @@ struct Bench {
 impl Bench {
     fn new(spec: &str) -> Self {
         Self {
-            desired: testing::desired(7, spec),
+            desired: Arc::new(testing::desired(7, spec)),
             wanted: true,
             seen: Vec::new(),
             lost: false,
@@ -54,6 +58,8 @@ impl Bench {
             wrong: BTreeMap::new(),
             health: BTreeMap::new(),
             failures: BTreeMap::new(),
+            unstartable: BTreeMap::new(),
+            broken: None,
             stubborn: false,
             cleaned: false,
             first: true,
@@ -89,6 +95,7 @@ impl Bench {
             health: &self.health,
             failures: &self.failures,
             messages: &BTreeMap::new(),
+            unstartable: &self.unstartable,
             refusals: &refusals,
             cleaned: self.cleaned,
             runtime: "fake",
@@ -154,6 +161,12 @@ impl Bench {
                     |seen: &&Seen| seen.labels.container == container && matches!(seen.state, State::Running { .. });
                 assert!(!self.seen.iter().any(|seen| name(&seen)), "two live: {:?}", self.seen);
                 let seen = self.seen.iter_mut().find(|seen| seen.id == id).unwrap();
+                if let Some(left) = &self.broken {
+                    seen.state = left.clone();
+                    self.unstartable.insert(id.clone(), "no such program".to_owned());
+                    self.log.push(format!("fail {id}"));
+                    return;
+                }
                 seen.state = State::Running { started_ms };
                 let health = Health {
                     attempt: seen.labels.attempt,
@@ -215,6 +228,11 @@ impl Bench {
         }
     }
 
+    /// What cannot be started, in whatever state the runtime then shows it.
+    fn broken(spec: &str, left: &State) -> Self {
+        Self { broken: Some(left.clone()), ..Self::new(spec) }
+    }
+
     /// Ends the running container of a name.
     fn exit(&mut self, name: &str, code: i32) {
         let running = |seen: &&Seen| seen.labels.container == name && matches!(seen.state, State::Running { .. });
@@ -250,7 +268,7 @@ impl Bench {
     }
 
     fn edit(&mut self, path: &[&str], value: impl Into<Value>) {
-        self.desired.value.set(path, value);
+        Arc::make_mut(&mut self.desired).value.set(path, value);
     }
 
     fn text(&self, path: &[&str]) -> &str {
@@ -450,6 +468,68 @@ fn how_pods_end() {
     check("Never", 1, "Failed", 0);
 }
 
+/// What a start that failed may leave: nothing that ran, what is about to be seen ended, what has ended.
+const LEFT_BY_A_START: [State; 3] = [
+    State::Created,
+    State::Running { started_ms: 5 },
+    State::Exited { code: 255, oom_killed: false, started_ms: 5, finished_ms: 6 },
+];
+
+#[test]
+fn what_cannot_be_started_says_why_and_is_tried_with_back_off() {
+    for left in &LEFT_BY_A_START {
+        let mut bench = Bench::broken(PLAIN, left);
+        bench.settle();
+        let text = |bench: &Bench, path: &[&str]| {
+            let found = bench.container(path).and_then(Value::as_text);
+            found.unwrap_or_default().to_owned()
+        };
+        let mut waits = Vec::new();
+        for _ in 0..4 {
+            let last = ["lastState", "terminated"];
+            assert_eq!(text(&bench, &[last[0], last[1], "reason"]), "StartError", "{left:?}");
+            assert_eq!(text(&bench, &[last[0], last[1], "message"]), "no such program");
+            let code = bench.container(&[last[0], last[1], "exitCode"]).and_then(Value::as_i64);
+            assert_eq!(code, Some(128));
+            waits.push(bench.waiting().to_owned());
+            let message = text(&bench, &["state", "waiting", "message"]);
+            assert!(
+                message.contains("no such program") != message.contains("back-off"),
+                "{message}"
+            );
+            let wake_at = bench.wake_at.unwrap();
+            bench.now = wake_at;
+            bench.settle();
+        }
+        assert_eq!(waits[0], "RunContainerError");
+        assert!(waits[1..].iter().all(|wait| wait == "CrashLoopBackOff"), "{waits:?}");
+        assert_eq!(bench.restarts(), 5);
+        assert_eq!(bench.text(&["phase"]), "Running", "as a kubelet has it: it was tried");
+        // No second container was made while the first was there.
+        assert!(bench.seen.len() <= 1);
+        // It can be started now.
+        bench.broken = None;
+        bench.now = bench.wake_at.unwrap();
+        bench.settle();
+        assert!(bench.container(&["state", "running"]).is_some());
+    }
+}
+
+#[test]
+fn what_cannot_be_started_ends_a_pod_that_is_not_tried_again() {
+    for left in &LEFT_BY_A_START {
+        let mut bench = Bench::broken(PLAIN, left);
+        bench.edit(&["spec", "restartPolicy"], "Never");
+        bench.settle();
+        assert_eq!(bench.text(&["phase"]), "Failed");
+        let ended = bench.container(&["state", "terminated"]).unwrap();
+        let text = |field: &str| ended.text_at(&[field]).unwrap();
+        assert_eq!((text("reason"), text("message")), ("StartError", "no such program"));
+        assert_eq!(ended.int_at(&["exitCode"]), Some(128));
+        assert!(bench.seen.is_empty() && bench.cleaned);
+    }
+}
+
 #[test]
 fn init_containers_run_one_after_another() {
     let spec = r#"{"initContainers":[{"name":"x","image":"i:1"},{"name":"y","image":"i:1"}],
@@ -486,6 +566,61 @@ fn init_containers_run_one_after_another() {
     never.exit("x", 1);
     never.settle();
     assert_eq!(never.text(&["phase"]), "Failed");
+}
+
+/// How init containers and the others stand in the status, which is all that `kubectl` has to go by.
+#[test]
+fn how_a_pod_with_init_containers_is_told() {
+    let spec = r#"{"initContainers":[{"name":"x","image":"i:1"},{"name":"y","image":"i:1"}],
+        "containers":[{"name":"a","image":"i:1"}]}"#;
+    let told = |bench: &Bench| -> Vec<String> {
+        let of = |list: &'static str| bench.status.list_at(&[list]).iter();
+        let all = of("initContainerStatuses").chain(of("containerStatuses"));
+        let state = |status: &Value| {
+            let at = |path: &[&str]| status.text_at(path).unwrap_or_default().to_owned();
+            let waits = at(&["state", "waiting", "reason"]);
+            let ended = at(&["state", "terminated", "reason"]);
+            match status.at(&["state", "running"]) {
+                Some(_) => "runs".to_owned(),
+                None => waits + &ended,
+            }
+        };
+        all.map(state).collect()
+    };
+    let run = |policy: &str, broken: bool, codes: &[i32]| {
+        let mut bench = Bench::new(spec);
+        bench.broken = broken.then_some(State::Created);
+        bench.edit(&["spec", "restartPolicy"], policy);
+        bench.plan();
+        let creating = told(&bench);
+        assert_eq!(creating, ["PodInitializing"; 3], "{policy}");
+        bench.settle();
+        for code in codes {
+            bench.exit("x", *code);
+            bench.settle();
+        }
+        (told(&bench), bench.text(&["phase"]).to_owned())
+    };
+    let check = |policy: &str, broken: bool, codes: &[i32], expected: [&str; 3], phase: &str| {
+        let (told, found) = run(policy, broken, codes);
+        assert_eq!(
+            (told.as_slice(), found.as_str()),
+            (expected.map(str::to_owned).as_slice(), phase),
+            "{policy} {codes:?}"
+        );
+    };
+    let waits = "PodInitializing";
+    for policy in ["Always", "OnFailure", "Never"] {
+        check(policy, false, &[], ["runs", waits, waits], "Pending");
+        check(policy, false, &[0], ["Completed", "runs", waits], "Pending");
+    }
+    for policy in ["Always", "OnFailure"] {
+        check(policy, false, &[3], ["runs", waits, waits], "Pending");
+        check(policy, false, &[3, 3], ["CrashLoopBackOff", waits, waits], "Pending");
+        check(policy, true, &[], ["RunContainerError", waits, waits], "Pending");
+    }
+    check("Never", false, &[3], ["Error", waits, waits], "Failed");
+    check("Never", true, &[], ["StartError", waits, waits], "Failed");
 }
 
 #[test]

@@ -19,6 +19,9 @@ use crate::pods::spec::PullPolicy;
 use crate::pods::volumes::{self, VolumeError};
 use crate::runtime::{Image, Runtime, RuntimeError, explain};
 
+/// As much is kept of why a container could not be started.
+const START_ERROR_BYTES_MAX: usize = 4096;
+
 /// A step that failed, in words for the pod's status.
 type Tried = Result<(), String>;
 
@@ -175,7 +178,18 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
     }
 
     async fn start(&mut self, name: &str, id: &str) -> Tried {
-        self.shared.runtime.start(id).await.map_err(full)?;
+        match self.shared.runtime.start(id).await {
+            // That is its end, which the next look takes in; there is nothing to try again.
+            Err(error @ RuntimeError::NotStarted { .. }) => {
+                let mut why = full(error);
+                why.truncate(why.floor_char_boundary(START_ERROR_BYTES_MAX));
+                self.event(Some(name), Severity::Warning, "Failed", format!("Error: {why}"))
+                    .await;
+                self.unstartable.insert(id.to_owned(), why);
+                return Ok(());
+            }
+            other => other.map_err(full)?,
+        }
         let message = format!("Started container {name}");
         self.event(Some(name), Severity::Normal, "Started", message).await;
         Ok(())

@@ -52,6 +52,7 @@ impl Looked {
             health: &self.health,
             failures: &task.failures,
             messages: &self.messages,
+            unstartable: &task.unstartable,
             refusals: task
                 .wanted
                 .as_ref()
@@ -166,6 +167,7 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
                 &self.memory.addresses
             },
             host_addresses,
+            allocatable: self.shared.config.allocatable,
         }
     }
 
@@ -217,6 +219,7 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
             Work::Signal(id) | Work::Remove(id) => seen.iter().any(|seen| seen.id == *id),
             _ => true,
         });
+        self.unstartable.retain(|id, _| seen.iter().any(|seen| seen.id == *id));
     }
 
     /// Keeps one prober for each running container.

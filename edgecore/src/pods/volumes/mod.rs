@@ -178,7 +178,7 @@ fn downward(source: &Value, mode: u32, around: &Surroundings<'_>) -> Result<File
     for item in source.list_at(&["items"]) {
         let text = match (item.text_at(&["fieldRef", "fieldPath"]), item.get("resourceFieldRef")) {
             (Some(field), _) => field_ref(field, around)?,
-            (None, Some(resource)) => resource_ref(resource, &Value::Null, around.pod)?,
+            (None, Some(resource)) => resource_ref(resource, &Value::Null, around)?,
             (None, None) => continue,
         };
         let mode = mode_at(item, "mode").unwrap_or(mode);

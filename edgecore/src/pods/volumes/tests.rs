@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use proto::object::Key;
 
 use super::*;
+use crate::pods::env::Allocatable;
 use crate::pods::refs::Objects;
 use crate::pods::testing::Folder;
 
@@ -118,6 +119,7 @@ fn contents(volume: &str) -> Result<Content, ConfigError> {
         objects: &objects,
         pod_addresses: &[],
         host_addresses: &[],
+        allocatable: Allocatable { cpus: 2, ..Allocatable::default() },
     };
     content(&parse(volume), &around)
 }
@@ -154,6 +156,11 @@ fn what_volumes_hold() {
             {"secret":{"name":"s"}},{"downwardAPI":{"items":[{"path":"l","fieldRef":{"fieldPath":"metadata.labels"}}]}}]}}"#,
         &[("k", "hi", 0o644), ("l", "a=\"b\"", 0o644), ("x", "1", 0o644)],
         true,
+    );
+    check(
+        r#"{"name":"v","downwardAPI":{"items":[{"path":"c","resourceFieldRef":{"containerName":"x","resource":"limits.cpu"}}]}}"#,
+        &[("c", "2", 0o644)],
+        false,
     );
     let missing = contents(r#"{"name":"v","secret":{"secretName":"none"}}"#);
     assert_eq!(missing, Err(ConfigError::NoObject(Key::new("Secret", "n", "none"))));

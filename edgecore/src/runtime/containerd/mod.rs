@@ -368,7 +368,7 @@ impl Containerd {
             ..CreateTaskRequest::default()
         };
         let created = within(PROCESS, self.client.tasks().create(self.client.request(request))).await;
-        created.made().or_error(START, id).map(drop)
+        created.made().or_error(START, id).map(drop).map_err(not_started)
     }
 
     /// Makes an end of a task, whatever it does.
@@ -503,7 +503,7 @@ impl Runtime for Containerd {
             Err(refusal) => {
                 // A task that cannot start is of no use; the record says that it was tried.
                 self.delete_task(id, START).await?;
-                Err(refusal.error(START, id))
+                Err(not_started(refusal.error(START, id)))
             }
         }
     }
@@ -562,6 +562,14 @@ impl Runtime for Containerd {
 
     async fn import(&self, archive: &Path) -> Result<Vec<String>, RuntimeError> {
         self.images.import(archive).await
+    }
+}
+
+/// What runc refuses to start never starts; whatever else failed may succeed later.
+fn not_started(error: RuntimeError) -> RuntimeError {
+    match error {
+        RuntimeError::Failed { reason, .. } => RuntimeError::NotStarted { reason },
+        other => other,
     }
 }
 

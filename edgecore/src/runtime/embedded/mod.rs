@@ -315,7 +315,7 @@ impl Runtime for Embedded {
             .await?;
         self.watchers.watch(pod);
         match answer {
-            Answer::Refused(reason) => Err(RuntimeError::Failed { action: START, reason }),
+            Answer::Refused(reason) => Err(not_started(reason)),
             Answer::Missing => Err(missing()),
             Answer::Done | Answer::Changed | Answer::Containers(_) => Ok(()),
         }
@@ -412,6 +412,17 @@ impl Runtime for Embedded {
         let shown = archive.display().to_string();
         let imported = self.images.import(archive).await;
         imported.map_err(|error| RuntimeError::Pull { image: shown, reason: explain(&error) })
+    }
+}
+
+/// Why a shim did not let a container run. A shim has no words but these: what the disk has no room for is no fault of
+/// the container's.
+fn not_started(reason: String) -> RuntimeError {
+    let full = io::Error::from_raw_os_error(libc::ENOSPC).to_string();
+    if reason.contains(&full) {
+        RuntimeError::DiskFull { action: START }
+    } else {
+        RuntimeError::NotStarted { reason }
     }
 }
 

@@ -15,7 +15,7 @@ use super::outgoing::Large;
 use super::random::Random;
 use super::{ACK_WAIT, Assembly, Carrier, CommitError, Content, Effect, Machine, Violation, read};
 use crate::delta::decode_value;
-use crate::delta::dictionary::Dictionary;
+use crate::dictionary::Dictionary;
 use crate::digest::{CompleteSet, Digest, EntryHash, Inventory, Narrowing, theirs};
 use crate::frame::{Down, Frame, Hello, Refusal, ReportsStart, Side, Up, VERSION, ViewStart, Welcome};
 use crate::object::{Revision, Uid};

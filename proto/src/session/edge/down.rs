@@ -1,8 +1,8 @@
 //! What comes down: changes of the view, acknowledged once they are durable.
 
 use super::{After, Change, Desired, Edge, Effect, News, STALL_WAIT_MIN, Session, State};
-use crate::delta::dictionary::Dictionary;
 use crate::delta::{DeltaError, decode_value};
+use crate::dictionary::Dictionary;
 use crate::digest::{Digest, EntryHash};
 use crate::frame::{Body, Down, Frame};
 use crate::object::{Key, Revision, Uid};
@@ -134,7 +134,7 @@ fn read_key(coding: &[u8], dictionary: Dictionary) -> Result<Key, Violation> {
     let list = decode_value(coding, dictionary)?;
     match list.as_list() {
         Some([Value::Text(kind), Value::Text(namespace), Value::Text(name)]) => {
-            Ok(Key::new(kind.as_str(), namespace, name))
+            Ok(Key::new(kind.as_str(), namespace.as_str(), name.as_str()))
         }
         _ => Err(Violation::Key),
     }

@@ -16,7 +16,7 @@ use super::outgoing::Large;
 use super::random::Random;
 use super::{ACK_WAIT, Assembly, Carrier, CommitError, Effect, HELLOS_MAX, Machine, Violation, WELCOME_WAIT};
 use crate::delta::DeltaError;
-use crate::delta::dictionary::Dictionary;
+use crate::dictionary::Dictionary;
 use crate::digest::{EntryHash, Inventory, Narrowing};
 use crate::frame::{Frame, Hello, ReportsStart, Side, VERSION, ViewStart, Welcome};
 use crate::object::{Epoch, Revision, Uid};

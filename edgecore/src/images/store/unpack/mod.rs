@@ -31,7 +31,7 @@ pub const WORD: &str = "unpack-layers";
 pub(super) const LAYER_BYTES_MAX: u64 = 32 * 1024 * 1024 * 1024;
 
 /// What stays free on the disk, for everybody else.
-pub(super) const RESERVE_BYTES: u64 = 32 * 1024 * 1024;
+pub(crate) const RESERVE_BYTES: u64 = 32 * 1024 * 1024;
 
 /// What may stand between the end of an archive and the end of its layer.
 const TAIL_BYTES_MAX: u64 = 16 * 1024 * 1024;

@@ -4,9 +4,6 @@
 //! and both ends use the shorter dictionary. Numbers below 128 take one byte, so the first lines hold what status
 //! reports and pod specs are made of.
 
-use std::collections::BTreeMap;
-use std::sync::OnceLock;
-
 /// The first `len` texts of the dictionary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dictionary {
@@ -62,13 +59,11 @@ impl Dictionary {
         hash
     }
 
-    pub(super) fn code(self, text: &str) -> Option<u32> {
-        static CODES: OnceLock<BTreeMap<&'static str, u32>> = OnceLock::new();
-        let codes = CODES.get_or_init(|| TEXTS.iter().copied().zip(0..).collect());
-        codes.get(text).copied().filter(|code| *code < self.len)
+    pub(crate) fn code(self, text: &str) -> Option<u32> {
+        code(text).map(u32::from).filter(|code| *code < self.len)
     }
 
-    pub(super) fn text(self, code: u32) -> Option<&'static str> {
+    pub(crate) fn text(self, code: u32) -> Option<&'static str> {
         self.texts().get(usize::try_from(code).ok()?).copied()
     }
 
@@ -76,6 +71,70 @@ impl Dictionary {
         let len = usize::try_from(self.len).unwrap_or(usize::MAX);
         &TEXTS[..len.min(TEXTS.len())]
     }
+}
+
+/// The number of a text that this build knows.
+pub(crate) fn code(text: &str) -> Option<u16> {
+    if text.len() > LENGTH_MAX {
+        return None;
+    }
+    let mut at = place(text.as_bytes());
+    loop {
+        let code = PLACES[at];
+        match TEXTS.get(usize::from(code)) {
+            Some(known) if *known == text => return Some(code),
+            Some(_) => at = (at + 1) % PLACES.len(),
+            None => return None,
+        }
+    }
+}
+
+/// The text of a number that [`code`] gave.
+pub(crate) fn text(code: u16) -> &'static str {
+    TEXTS[usize::from(code)]
+}
+
+/// Where each text is found by its hash: the number at the hash's place or at one of the places that follow it. Made by
+/// the compiler, so that it is part of the program and takes no memory of a process. Twice as many places as texts.
+static PLACES: [u16; (2 * TEXTS.len()).next_power_of_two()] = {
+    let mut places = [FREE; (2 * TEXTS.len()).next_power_of_two()];
+    let mut code: u16 = 0;
+    while (code as usize) < TEXTS.len() {
+        let mut at = place(TEXTS[code as usize].as_bytes());
+        while places[at] != FREE {
+            at = (at + 1) % places.len();
+        }
+        places[at] = code;
+        code += 1;
+    }
+    places
+};
+
+/// A place of no text.
+const FREE: u16 = u16::MAX;
+
+/// The longest text's length.
+const LENGTH_MAX: usize = {
+    let (mut most, mut at) = (0, 0);
+    while at < TEXTS.len() {
+        if TEXTS[at].len() > most {
+            most = TEXTS[at].len();
+        }
+        at += 1;
+    }
+    most
+};
+
+/// FNV-1a, and from it the first place to look at.
+const fn place(text: &[u8]) -> usize {
+    let mut hash: u32 = 0x811c_9dc5;
+    let mut at = 0;
+    while at < text.len() {
+        hash = (hash ^ text[at] as u32).wrapping_mul(0x0100_0193);
+        at += 1;
+    }
+    // The lowest bits of FNV alone spread short texts badly.
+    (hash ^ (hash >> 15)) as usize % (2 * TEXTS.len()).next_power_of_two()
 }
 
 #[rustfmt::skip]
@@ -158,6 +217,8 @@ const TEXTS: &[&str] = &[
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[test]
@@ -169,6 +230,18 @@ mod tests {
             .filter(|(text, code)| codes[*text] != *code)
             .collect();
         assert_eq!(twice, []);
+    }
+
+    #[test]
+    fn every_text_is_found_and_no_other() {
+        for (known, number) in TEXTS.iter().zip(0..) {
+            assert_eq!(code(known), Some(number), "{known}");
+            assert_eq!(text(number), *known);
+            assert_eq!(code(&format!("{known}?")), None);
+        }
+        assert_eq!(code(""), None);
+        assert_eq!(code(&"x".repeat(LENGTH_MAX)), None);
+        assert_eq!(code(&"x".repeat(LENGTH_MAX + 1)), None);
     }
 
     #[test]
