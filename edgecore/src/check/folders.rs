@@ -51,7 +51,7 @@ impl Place {
     pub(super) fn observe(path: &Path) -> io::Result<Self> {
         let there = |path: &&Path| path.symlink_metadata().is_ok();
         // A relative path was made an absolute one when it was read; the root is always there.
-        let found = path.ancestors().find(there).unwrap_or(Path::new("/"));
+        let found = path.ancestors().find(there).unwrap_or_else(|| Path::new("/"));
         let disk = statvfs(found)?;
         Ok(Self {
             path: path.to_owned(),

@@ -66,7 +66,7 @@ impl Root {
     fn mount(&self, mount: &Mount) -> Result<(), String> {
         let target = mount.destination();
         let options = Options::of(mount.options().as_deref().unwrap_or_default());
-        let source = mount.source().as_deref().unwrap_or(Path::new("none"));
+        let source = mount.source().as_deref().unwrap_or_else(|| Path::new("none"));
         let kind = mount.typ().as_deref().unwrap_or_default();
         let done = if options.flags & libc::MS_BIND == 0 {
             self.mount_new(source, target, kind, &options)
