@@ -10,6 +10,7 @@ pub mod images;
 pub mod link;
 pub mod network;
 pub mod node;
+pub mod oci;
 mod pages;
 pub mod pods;
 pub mod run;

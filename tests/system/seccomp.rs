@@ -5,11 +5,9 @@ use std::collections::BTreeMap;
 use std::process::{Command, Output};
 use std::thread;
 
+use edgecore::oci::{Capabilities, Capability, Linux, Process, Sets, Spec};
 use edgecore::seccomp::privileges::Entry;
 use edgecore::seccomp::{Filter, runtime_default};
-use oci_spec::runtime::{
-    Capabilities, Capability, LinuxBuilder, LinuxCapabilitiesBuilder, ProcessBuilder, Spec, SpecBuilder,
-};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capability_is_in_bounding_set, remove_capability_from_bounding_set,
     set_capabilities, set_keep_capabilities, set_no_new_privs,
@@ -38,28 +36,30 @@ fn bits<'a>(names: impl IntoIterator<Item = &'a Capability>) -> CapabilitySet {
 
 fn spec(held: &[Capability], no_new_privileges: bool) -> Spec {
     let held: Capabilities = held.iter().copied().collect();
-    let sets = LinuxCapabilitiesBuilder::default()
-        .bounding(held.clone())
-        .permitted(held.clone())
-        .effective(held.clone())
-        .inheritable(Capabilities::new())
-        .ambient(Capabilities::new());
-    let process = ProcessBuilder::default()
-        .capabilities(sets.build().unwrap())
-        .no_new_privileges(no_new_privileges);
-    let linux = LinuxBuilder::default().seccomp(runtime_default(&held));
-    let spec = SpecBuilder::default().process(process.build().unwrap());
-    spec.linux(linux.build().unwrap()).build().unwrap()
+    Spec {
+        process: Process {
+            capabilities: Sets {
+                bounding: held.clone(),
+                permitted: held.clone(),
+                effective: held.clone(),
+                ..Sets::default()
+            },
+            no_new_privileges,
+            ..Process::default()
+        },
+        linux: Linux { seccomp: Some(runtime_default(&held)), ..Linux::default() },
+        ..Spec::default()
+    }
 }
 
 /// Becomes a container's process: user, then capabilities as the specification has them, then what is ours, then a
 /// program, which says how it is.
 fn status_of_a_program(mut spec: Spec, user: u32) -> BTreeMap<String, String> {
     let entry = Entry::prepare(&mut spec).unwrap();
-    let process = spec.process().clone().unwrap();
-    let sets = process.capabilities().clone().unwrap();
+    let process = spec.process;
+    let sets = process.capabilities;
     let thread = thread::spawn(move || {
-        if process.no_new_privileges() == Some(true) {
+        if process.no_new_privileges {
             set_no_new_privs(true).unwrap();
         }
         set_keep_capabilities(true).unwrap();
@@ -69,7 +69,7 @@ fn status_of_a_program(mut spec: Spec, user: u32) -> BTreeMap<String, String> {
         let mut held = rustix::thread::capabilities(None).unwrap();
         held.effective = held.permitted;
         set_capabilities(None, held).unwrap();
-        let bounding = bits(sets.bounding().iter().flatten());
+        let bounding = bits(&sets.bounding);
         for bit in (0..64).map(|at| CapabilitySet::from_bits_retain(1 << at)) {
             // Past the last one that the kernel knows it is an error.
             if !bounding.contains(bit) && capability_is_in_bounding_set(bit).unwrap_or(false) {
@@ -77,8 +77,8 @@ fn status_of_a_program(mut spec: Spec, user: u32) -> BTreeMap<String, String> {
             }
         }
         let held = CapabilitySets {
-            effective: bits(sets.effective().iter().flatten()),
-            permitted: bits(sets.permitted().iter().flatten()),
+            effective: bits(&sets.effective),
+            permitted: bits(&sets.permitted),
             inheritable: CapabilitySet::empty(),
         };
         set_capabilities(None, held).unwrap();

@@ -16,7 +16,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use oci_spec::runtime::LinuxSeccomp;
 use proto::object::Uid;
 use tokio::sync::mpsc;
 
@@ -118,7 +117,7 @@ pub enum Seccomp {
     Unconfined,
     /// What goes with the container's capabilities ([`crate::seccomp::runtime_default`]).
     RuntimeDefault,
-    Profile(Box<LinuxSeccomp>),
+    Profile(Box<crate::oci::seccomp::Profile>),
 }
 
 /// One container as the runtime sees it.

@@ -10,16 +10,12 @@
 
 use std::collections::BTreeMap;
 
-use oci_spec::runtime::{
-    Arch as SpecArch, LinuxSeccomp, LinuxSeccompAction as Action, LinuxSeccompArg as Arg,
-    LinuxSeccompOperator as Operator,
-};
-
 use super::SeccompError;
 use super::bpf::{
     AND, Assembler, INSTRUCTIONS_MAX, Instruction, JUMP_EQUAL, JUMP_GREATER, JUMP_GREATER_EQUAL, LOAD, Label,
 };
 use super::table::{Arch, Family};
+use crate::oci::seccomp::{Action, Arch as SpecArch, Arg, Operator, Profile};
 
 /// `SECCOMP_RET_*`.
 pub(crate) const KILL_PROCESS: u32 = 0x8000_0000;
@@ -75,12 +71,8 @@ impl Endian {
 }
 
 /// The program for a profile on machines of a family.
-pub(crate) fn compile(
-    profile: &LinuxSeccomp,
-    family: Family,
-    endian: Endian,
-) -> Result<Vec<Instruction>, SeccompError> {
-    let default = answer(profile.default_action(), profile.default_errno_ret(), "defaultAction")?;
+pub(crate) fn compile(profile: &Profile, family: Family, endian: Endian) -> Result<Vec<Instruction>, SeccompError> {
+    let default = answer(profile.default_action, profile.default_errno_ret, "defaultAction")?;
     let mut assembler = Assembler::default();
     let mut sections = Vec::new();
     for arch in family.archs().iter().filter(|arch| is_wanted(profile, family, **arch)) {
@@ -102,21 +94,20 @@ pub(crate) fn compile(
 }
 
 /// The family's usual way of calling always; others where the profile lists them.
-fn is_wanted(profile: &LinuxSeccomp, family: Family, arch: Arch) -> bool {
+fn is_wanted(profile: &Profile, family: Family, arch: Arch) -> bool {
     let word = match arch {
-        Arch::X86_64 => SpecArch::ScmpArchX86_64,
-        Arch::X86 => SpecArch::ScmpArchX86,
-        Arch::Aarch64 => SpecArch::ScmpArchAarch64,
-        Arch::Arm => SpecArch::ScmpArchArm,
-        Arch::Riscv64 => SpecArch::ScmpArchRiscv64,
+        Arch::X86_64 => SpecArch::X86_64,
+        Arch::X86 => SpecArch::X86,
+        Arch::Aarch64 => SpecArch::Aarch64,
+        Arch::Arm => SpecArch::Arm,
+        Arch::Riscv64 => SpecArch::Riscv64,
     };
-    let listed = profile.architectures().iter().flatten();
     let native = if cfg!(target_arch = "arm") && family == Family::Arm {
         Arch::Arm
     } else {
         family.archs()[0]
     };
-    arch == native || listed.into_iter().any(|listed| *listed == word)
+    arch == native || profile.architectures.contains(&word)
 }
 
 /// The kernel's word for an action.
@@ -128,27 +119,27 @@ fn answer(action: Action, errno: Option<u32>, field: &str) -> Result<u32, Seccom
         errno => Ok(base | errno),
     };
     match action {
-        Action::ScmpActAllow => Ok(ALLOW),
-        Action::ScmpActLog => Ok(LOG),
-        Action::ScmpActErrno => with_errno(ERRNO),
-        Action::ScmpActTrace => with_errno(TRACE),
-        Action::ScmpActTrap => Ok(TRAP),
-        Action::ScmpActKill | Action::ScmpActKillThread => Ok(KILL_THREAD),
-        Action::ScmpActKillProcess => Ok(KILL_PROCESS),
-        Action::ScmpActNotify => Err(SeccompError::profile(format!(
+        Action::Allow => Ok(ALLOW),
+        Action::Log => Ok(LOG),
+        Action::Errno => with_errno(ERRNO),
+        Action::Trace => with_errno(TRACE),
+        Action::Trap => Ok(TRAP),
+        Action::Kill | Action::KillThread => Ok(KILL_THREAD),
+        Action::KillProcess => Ok(KILL_PROCESS),
+        Action::Notify => Err(SeccompError::profile(format!(
             "{field}: SCMP_ACT_NOTIFY needs an agent, which this node has not; use SCMP_ACT_ERRNO"
         ))),
     }
 }
 
 /// What is answered to which numbers: each range goes from its first number to the next one's.
-fn ranges(profile: &LinuxSeccomp, arch: Arch, default: u32) -> Result<Vec<(u32, Answer)>, SeccompError> {
+fn ranges(profile: &Profile, arch: Arch, default: u32) -> Result<Vec<(u32, Answer)>, SeccompError> {
     let mut by_name: BTreeMap<&str, Answer> = BTreeMap::new();
-    for (at, rule) in profile.syscalls().iter().flatten().enumerate() {
+    for (at, rule) in profile.syscalls.iter().enumerate() {
         let field = format!("syscalls[{at}]");
-        let answer = answer(rule.action(), rule.errno_ret(), &field)?;
-        let alternatives = alternatives(rule.args().as_deref().unwrap_or_default(), &field)?;
-        for name in rule.names() {
+        let answer = answer(rule.action, rule.errno_ret, &field)?;
+        let alternatives = alternatives(&rule.args, &field)?;
+        for name in &rule.names {
             let entry = by_name.entry(name).or_insert_with(|| Answer::Rules(Vec::new()));
             match entry {
                 Answer::Always(_) => {}
@@ -191,17 +182,17 @@ fn is_denial(answer: u32) -> bool {
 
 /// The conditions of a rule. Two of one argument are meant as alternatives, as runc has always taken them.
 fn alternatives(args: &[Arg], field: &str) -> Result<Vec<Vec<Arg>>, SeccompError> {
-    if let Some(arg) = args.iter().find(|arg| arg.index() >= ARGUMENTS) {
+    if let Some(arg) = args.iter().find(|arg| arg.index >= ARGUMENTS) {
         return Err(SeccompError::profile(format!(
             "{field}.args: there is no argument {}; the last one is {}",
-            arg.index(),
+            arg.index,
             ARGUMENTS - 1
         )));
     }
     let twice = args
         .iter()
         .enumerate()
-        .any(|(at, arg)| args[..at].iter().any(|before| before.index() == arg.index()));
+        .any(|(at, arg)| args[..at].iter().any(|before| before.index == arg.index));
     Ok(if args.is_empty() {
         Vec::new()
     } else if twice {
@@ -240,18 +231,18 @@ fn chain(assembler: &mut Assembler, rules: &[(Vec<Arg>, u32)], default: u32, end
 
 /// A comparison of 64 bits, of which the machine takes 32 at a time.
 fn condition(assembler: &mut Assembler, arg: &Arg, endian: Endian, yes: Label, no: Label) -> Label {
-    let index = u32::try_from(arg.index()).expect("checked: at most 5");
+    let index = u32::try_from(arg.index).expect("checked: at most 5");
     let at = (endian.low(index), endian.high(index));
-    let value = halves(arg.value());
-    match arg.op() {
-        Operator::ScmpCmpEq => equal(assembler, at, value, yes, no),
-        Operator::ScmpCmpNe => equal(assembler, at, value, no, yes),
-        Operator::ScmpCmpGt => more(assembler, JUMP_GREATER, at, value, yes, no),
-        Operator::ScmpCmpLe => more(assembler, JUMP_GREATER, at, value, no, yes),
-        Operator::ScmpCmpGe => more(assembler, JUMP_GREATER_EQUAL, at, value, yes, no),
-        Operator::ScmpCmpLt => more(assembler, JUMP_GREATER_EQUAL, at, value, no, yes),
-        Operator::ScmpCmpMaskedEq => {
-            let wanted = halves(arg.value_two().unwrap_or_default());
+    let value = halves(arg.value);
+    match arg.op {
+        Operator::Eq => equal(assembler, at, value, yes, no),
+        Operator::Ne => equal(assembler, at, value, no, yes),
+        Operator::Gt => more(assembler, JUMP_GREATER, at, value, yes, no),
+        Operator::Le => more(assembler, JUMP_GREATER, at, value, no, yes),
+        Operator::Ge => more(assembler, JUMP_GREATER_EQUAL, at, value, yes, no),
+        Operator::Lt => more(assembler, JUMP_GREATER_EQUAL, at, value, no, yes),
+        Operator::MaskedEq => {
+            let wanted = halves(arg.value_two.unwrap_or_default());
             let low = masked(assembler, at.0, value.0, wanted.0, yes, no);
             masked(assembler, at.1, value.1, wanted.1, low, no)
         }

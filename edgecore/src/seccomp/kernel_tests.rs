@@ -4,10 +4,10 @@
 use std::process::Command;
 use std::thread;
 
-use oci_spec::runtime::{Capabilities, LinuxSeccompAction as Action, LinuxSeccompBuilder};
-
 use super::table::Arch;
 use super::{Filter, is_supported, runtime_default};
+use crate::oci::Capabilities;
+use crate::oci::seccomp::{Action, Profile, Rule};
 use crate::sys::raw_call;
 
 const AF_VSOCK: usize = 40;
@@ -100,15 +100,18 @@ fn allowed_calls_are_made() {
 /// A filter holds whatever it denies, also what a thread needs to end well: so this one denies little.
 #[test]
 fn a_profile_of_ones_own_is_compiled_for_this_kernel() {
-    let mut profile = LinuxSeccompBuilder::default()
-        .default_action(Action::ScmpActAllow)
-        .build()
-        .unwrap();
-    let rule = oci_spec::runtime::LinuxSyscallBuilder::default()
-        .names(vec!["getppid".to_owned(), "of_no_kernel".to_owned()])
-        .action(Action::ScmpActErrno)
-        .errno_ret(77_u32);
-    profile.set_syscalls(Some(vec![rule.build().unwrap()]));
+    let profile = Profile {
+        default_action: Action::Allow,
+        default_errno_ret: None,
+        architectures: Vec::new(),
+        flags: Vec::new(),
+        syscalls: vec![Rule {
+            names: vec!["getppid".to_owned(), "of_no_kernel".to_owned()],
+            action: Action::Errno,
+            errno_ret: Some(77),
+            args: Vec::new(),
+        }],
+    };
     let filter = Filter::compile(&profile).unwrap();
     let found = thread_under(Some(filter), || raw_call(Arch::here().number("getppid"), &[]));
     assert_eq!(found, Err(77));

@@ -2,10 +2,10 @@
 //! `linux.seccomp` section. What is not honoured is refused, never left out: a rule that means less than its author
 //! thinks is a hole.
 
-use oci_spec::runtime::LinuxSeccomp;
 use serde_json::Value;
 
 use super::{Filter, SeccompError};
+use crate::oci::seccomp::Profile;
 
 /// Everything known as a profile is far below.
 pub const PROFILE_BYTES_MAX: u64 = 1 << 20;
@@ -16,7 +16,7 @@ const RULE: &[&str] = &["names", "action", "errnoRet", "args", "comment"];
 const ARG: &[&str] = &["index", "value", "valueTwo", "op"];
 
 /// Reads a profile, and sees that this node can carry it out.
-pub fn parse(json: &[u8]) -> Result<LinuxSeccomp, SeccompError> {
+pub fn parse(json: &[u8]) -> Result<Profile, SeccompError> {
     let fail = |error: serde_json::Error| SeccompError::profile(error.to_string());
     let value: Value = serde_json::from_slice(json).map_err(fail)?;
     only(&value, PROFILE, "")?;
@@ -27,14 +27,7 @@ pub fn parse(json: &[u8]) -> Result<LinuxSeccomp, SeccompError> {
             only(arg, ARG, &format!("{path}args[{at}]."))?;
         }
     }
-    let mut profile: LinuxSeccomp = serde_json::from_value(value).map_err(fail)?;
-    // An empty list of conditions is none.
-    let mut rules = profile.syscalls().clone().unwrap_or_default();
-    for rule in &mut rules {
-        let conditions = rule.args().clone().filter(|args| !args.is_empty());
-        rule.set_args(conditions);
-    }
-    profile.set_syscalls(Some(rules));
+    let profile: Profile = serde_json::from_value(value).map_err(fail)?;
     Filter::compile(&profile)?;
     Ok(profile)
 }
@@ -75,15 +68,14 @@ mod tests {
     #[test]
     fn profiles_as_people_write_them() {
         let audit = br#"{"defaultAction":"SCMP_ACT_LOG"}"#;
-        assert!(parse(audit).unwrap().syscalls().as_ref().unwrap().is_empty());
+        assert!(parse(audit).unwrap().syscalls.is_empty());
         let fine = br#"{"defaultAction":"SCMP_ACT_ERRNO","defaultErrnoRet":38,
             "architectures":["SCMP_ARCH_X86_64","SCMP_ARCH_X86","SCMP_ARCH_X32"],"flags":["SECCOMP_FILTER_FLAG_LOG"],
             "syscalls":[{"names":["accept4","close"],"action":"SCMP_ACT_ALLOW","args":[],"comment":"","includes":{}},
             {"names":["personality"],"action":"SCMP_ACT_ALLOW","args":[{"index":0,"value":8,"op":"SCMP_CMP_EQ"}]}]}"#;
         let profile = parse(fine).unwrap();
-        let rules = profile.syscalls().as_ref().unwrap();
-        assert_eq!(rules[0].args(), &None);
-        assert_eq!(rules[1].args().as_ref().unwrap().len(), 1);
+        assert_eq!(profile.syscalls[0].args, []);
+        assert_eq!(profile.syscalls[1].args.len(), 1);
     }
 
     #[test]

@@ -24,8 +24,8 @@ mod tests;
 
 use std::io;
 
-use oci_spec::runtime::{Capabilities, LinuxSeccomp, LinuxSeccompFilterFlag};
-
+use crate::oci::Capabilities;
+use crate::oci::seccomp::{Flag, Profile};
 use crate::sys;
 
 pub(crate) use bpf::Instruction;
@@ -69,7 +69,7 @@ pub struct Filter {
 
 impl Filter {
     /// For this machine.
-    pub fn compile(profile: &LinuxSeccomp) -> Result<Self, SeccompError> {
+    pub fn compile(profile: &Profile) -> Result<Self, SeccompError> {
         let family = Family::here().ok_or(SeccompError::Architecture)?;
         Ok(Self {
             program: compile::compile(profile, family, compile::Endian::HERE)?,
@@ -85,17 +85,18 @@ impl Filter {
 }
 
 /// Those that say something of a program for one thread.
-fn flags(profile: &LinuxSeccomp) -> Result<u32, SeccompError> {
+fn flags(profile: &Profile) -> Result<u32, SeccompError> {
     let mut bits = 0;
-    for flag in profile.flags().iter().flatten() {
+    for flag in &profile.flags {
         bits |= match flag {
-            LinuxSeccompFilterFlag::SeccompFilterFlagTsync => 0,
-            LinuxSeccompFilterFlag::SeccompFilterFlagLog => 1 << 1,
-            LinuxSeccompFilterFlag::SeccompFilterFlagSpecAllow => 1 << 2,
-            LinuxSeccompFilterFlag::SeccompFilterFlagWaitKillableRecv => {
-                return Err(SeccompError::profile(format!(
-                    "flags: {flag} is for SCMP_ACT_NOTIFY, which needs an agent; take it out"
-                )));
+            Flag::Tsync => 0,
+            Flag::Log => 1 << 1,
+            Flag::SpecAllow => 1 << 2,
+            Flag::WaitKillableRecv => {
+                return Err(SeccompError::profile(
+                    "flags: SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV is for SCMP_ACT_NOTIFY, which needs an agent; take it out"
+                        .to_owned(),
+                ));
             }
         };
     }
@@ -103,7 +104,7 @@ fn flags(profile: &LinuxSeccomp) -> Result<u32, SeccompError> {
 }
 
 /// `RuntimeDefault` on this machine, for a container with these capabilities in its bounding set.
-pub fn runtime_default(capabilities: &Capabilities) -> LinuxSeccomp {
+pub fn runtime_default(capabilities: &Capabilities) -> Profile {
     profile::runtime_default(capabilities, Family::here())
 }
 

@@ -9,12 +9,10 @@
 //! What was added stands in an annotation of the container's specification, so that a command that is run in it later,
 //! by another version of this program, does the same.
 
-use std::collections::HashMap;
-
-use oci_spec::runtime::{Capabilities, Capability, LinuxCapabilities, Spec};
 use rustix::thread::{CapabilitySet, capabilities, remove_capability_from_bounding_set, set_capabilities};
 
 use super::{Filter, SeccompError};
+use crate::oci::{Capability, Spec};
 
 /// Names what a container's process drops once its filter is loaded.
 const ANNOTATION: &str = "edgehold.dev/dropped-once-filtered";
@@ -47,8 +45,7 @@ impl Entry {
 
     /// For a command in a container: `spec` is the container's, as it was prepared.
     pub fn of(spec: &Spec) -> Result<Self, SeccompError> {
-        let profile = spec.linux().as_ref().and_then(|linux| linux.seccomp().as_ref());
-        let filter = profile.map(Filter::compile).transpose()?;
+        let filter = spec.linux.seccomp.as_ref().map(Filter::compile).transpose()?;
         Ok(Self { filter, dropped: added(spec) })
     }
 
@@ -81,19 +78,9 @@ fn cannot_drop(error: rustix::io::Errno) -> SeccompError {
 
 /// What `spec`'s process lacks to load its filter.
 fn missing(spec: &Spec) -> Vec<Capability> {
-    let filtered = spec.linux().as_ref().is_some_and(|linux| linux.seccomp().is_some());
-    let Some(process) = spec.process().as_ref().filter(|_| filtered) else {
-        return Vec::new();
-    };
-    if process.no_new_privileges() == Some(true) {
-        return Vec::new();
-    }
-    let effective = process
-        .capabilities()
-        .as_ref()
-        .and_then(|sets| sets.effective().clone());
-    let effective = effective.unwrap_or_default();
-    if effective.contains(&Capability::SysAdmin) {
+    let effective = &spec.process.capabilities.effective;
+    let loads = spec.process.no_new_privileges || effective.contains(&Capability::SysAdmin);
+    if spec.linux.seccomp.is_none() || loads {
         return Vec::new();
     }
     let needed = NEEDED.into_iter().map(|(name, _)| name);
@@ -101,70 +88,47 @@ fn missing(spec: &Spec) -> Vec<Capability> {
 }
 
 fn give(spec: &mut Spec, missing: &[Capability]) {
-    let mut process = spec.process().clone().unwrap_or_default();
-    let mut sets = process.capabilities().clone().unwrap_or_else(none);
-    let with = |set: &Option<Capabilities>| {
-        let mut set = set.clone().unwrap_or_default();
-        set.extend(missing.iter().copied());
-        Some(set)
-    };
-    sets.set_bounding(with(sets.bounding()));
-    sets.set_effective(with(sets.effective()));
-    sets.set_permitted(with(sets.permitted()));
-    process.set_capabilities(Some(sets));
-    spec.set_process(Some(process));
+    let sets = &mut spec.process.capabilities;
+    for set in [&mut sets.bounding, &mut sets.effective, &mut sets.permitted] {
+        set.extend(missing);
+    }
     let names: Vec<_> = missing.iter().map(Capability::to_string).collect();
-    let mut annotations: HashMap<_, _> = spec.annotations().clone().unwrap_or_default();
-    annotations.insert(ANNOTATION.to_owned(), names.join(" "));
-    spec.set_annotations(Some(annotations));
-}
-
-/// The builder's idea of a default is a set of its own.
-fn none() -> LinuxCapabilities {
-    let mut sets = LinuxCapabilities::default();
-    sets.set_bounding(None)
-        .set_effective(None)
-        .set_permitted(None)
-        .set_inheritable(None)
-        .set_ambient(None);
-    sets
+    spec.annotations.insert(ANNOTATION.to_owned(), names.join(" "));
 }
 
 fn added(spec: &Spec) -> Vec<Capability> {
-    let names = spec.annotations().as_ref().and_then(|all| all.get(ANNOTATION));
+    let names = spec.annotations.get(ANNOTATION);
     let words: Vec<&str> = names.iter().flat_map(|names| names.split(' ')).collect();
     let all = NEEDED.into_iter().map(|(name, _)| name);
-    all.filter(|name| words.contains(&name.to_string().as_str())).collect()
+    all.filter(|name| words.contains(&name.name())).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use oci_spec::runtime::{LinuxBuilder, LinuxCapabilitiesBuilder, ProcessBuilder, SpecBuilder};
-
     use super::*;
+    use crate::oci::{Capabilities, Linux, Process, Sets};
     use crate::seccomp::runtime_default;
 
     fn spec(held: &[Capability], filtered: bool, no_new_privileges: bool) -> Spec {
         let held: Capabilities = held.iter().copied().collect();
-        let sets = LinuxCapabilitiesBuilder::default()
-            .bounding(held.clone())
-            .permitted(held.clone())
-            .effective(held.clone())
-            .inheritable(Capabilities::new())
-            .ambient(Capabilities::new());
-        let process = ProcessBuilder::default()
-            .capabilities(sets.build().unwrap())
-            .no_new_privileges(no_new_privileges);
-        let mut linux = LinuxBuilder::default().build().unwrap();
-        linux.set_seccomp(filtered.then(|| runtime_default(&held)));
-        let spec = SpecBuilder::default().process(process.build().unwrap()).linux(linux);
-        spec.annotations([("kept".to_owned(), "as it was".to_owned())])
-            .build()
-            .unwrap()
-    }
-
-    fn sets(spec: &Spec) -> LinuxCapabilities {
-        spec.process().as_ref().unwrap().capabilities().clone().unwrap()
+        Spec {
+            process: Process {
+                capabilities: Sets {
+                    bounding: held.clone(),
+                    permitted: held.clone(),
+                    effective: held.clone(),
+                    ..Sets::default()
+                },
+                no_new_privileges,
+                ..Process::default()
+            },
+            linux: Linux {
+                seccomp: filtered.then(|| runtime_default(&held)),
+                ..Linux::default()
+            },
+            annotations: [("kept".to_owned(), "as it was".to_owned())].into(),
+            ..Spec::default()
+        }
     }
 
     #[test]
@@ -176,14 +140,15 @@ mod tests {
             assert_eq!(entry.dropped, given, "{held:?}");
             assert!(entry.filter.is_some());
             let expected: Capabilities = held.iter().chain(given).copied().collect();
-            for set in [sets(&spec).bounding(), sets(&spec).permitted(), sets(&spec).effective()] {
-                assert_eq!(set.as_ref(), Some(&expected), "{held:?}");
+            let sets = &spec.process.capabilities;
+            for set in [&sets.bounding, &sets.permitted, &sets.effective] {
+                assert_eq!(*set, expected, "{held:?}");
             }
             // What a program would inherit or keep is not touched.
-            for set in [sets(&spec).inheritable(), sets(&spec).ambient()] {
-                assert_eq!(set.as_ref(), Some(&Capabilities::new()), "{held:?}");
+            for set in [&sets.inheritable, &sets.ambient] {
+                assert!(set.is_empty(), "{held:?}");
             }
-            assert_eq!(spec.annotations().as_ref().unwrap()["kept"], "as it was");
+            assert_eq!(spec.annotations["kept"], "as it was");
             // Prepared again, or read for a command in it, it is the same.
             assert_eq!(Entry::of(&spec).unwrap(), entry);
             let before = spec.clone();

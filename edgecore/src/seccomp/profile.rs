@@ -5,13 +5,10 @@
 //! modules, clocks, mounts, other namespaces, swap, accounting), key rings (not namespaced), userfaultfd and io_uring
 //! (their record), kexec. Some of it comes with the capability it is guarded by.
 
-use oci_spec::runtime::{
-    Arch, Capabilities, Capability, LinuxSeccomp, LinuxSeccompAction as Action, LinuxSeccompArg as Arg,
-    LinuxSeccompArgBuilder, LinuxSeccompBuilder, LinuxSeccompOperator as Operator, LinuxSyscall, LinuxSyscallBuilder,
-};
-
 use super::compile::{ENOSYS, EPERM};
 use super::table::Family;
+use crate::oci::seccomp::{Action, Arch, Arg, Operator, Profile, Rule};
+use crate::oci::{Capabilities, Capability};
 
 /// For every container.
 const ALLOWED: &str = "
@@ -93,70 +90,56 @@ const AF_VSOCK: u64 = 40;
 const FAMILY_BITS: u32 = 6;
 
 /// The profile for a container with these capabilities.
-pub(super) fn runtime_default(capabilities: &Capabilities, family: Option<Family>) -> LinuxSeccomp {
+pub(super) fn runtime_default(capabilities: &Capabilities, family: Option<Family>) -> Profile {
     let (archs, own) = match family {
-        Some(Family::X86) => (vec![Arch::ScmpArchX86_64, Arch::ScmpArchX86], ALLOWED_X86),
-        Some(Family::Arm) => (vec![Arch::ScmpArchAarch64, Arch::ScmpArchArm], ALLOWED_ARM),
-        Some(Family::Riscv) => (vec![Arch::ScmpArchRiscv64], ALLOWED_RISCV),
+        Some(Family::X86) => (vec![Arch::X86_64, Arch::X86], ALLOWED_X86),
+        Some(Family::Arm) => (vec![Arch::Aarch64, Arch::Arm], ALLOWED_ARM),
+        Some(Family::Riscv) => (vec![Arch::Riscv64], ALLOWED_RISCV),
         None => (Vec::new(), ""),
     };
     let mut rules = vec![allow(ALLOWED, &[]), allow(own, &[])];
-    rules.extend(PERSONALITIES.map(|value| allow("personality", &[arg(Operator::ScmpCmpEq, value, None)])));
+    rules.extend(PERSONALITIES.map(|value| allow("personality", &[arg(Operator::Eq, value, None)])));
     rules.extend((0..FAMILY_BITS).map(no_vsock));
     for (_, calls) in WITH_CAPABILITY.iter().filter(|(held, _)| capabilities.contains(held)) {
         rules.push(allow(calls, &[]));
     }
     if !capabilities.contains(&Capability::SysAdmin) {
-        let no_namespaces = arg(Operator::ScmpCmpMaskedEq, CLONE_NAMESPACES, Some(0));
+        let no_namespaces = arg(Operator::MaskedEq, CLONE_NAMESPACES, Some(0));
         rules.push(allow("clone", &[no_namespaces]));
         // Its flags are in memory, where no filter sees them: C libraries then take `clone`.
-        rules.push(rule("clone3", Action::ScmpActErrno, Some(ENOSYS), &[]));
+        rules.push(rule("clone3", Action::Errno, Some(ENOSYS), &[]));
     }
-    LinuxSeccompBuilder::default()
-        .default_action(Action::ScmpActErrno)
-        .default_errno_ret(EPERM)
-        .architectures(archs)
-        .syscalls(rules)
-        .build()
-        .expect("every field has a value")
+    Profile {
+        default_action: Action::Errno,
+        default_errno_ret: Some(EPERM),
+        architectures: archs,
+        flags: Vec::new(),
+        syscalls: rules,
+    }
 }
 
 /// Lets `socket` through where the family differs from [`AF_VSOCK`] in this bit. The kernel takes the lower 32 bits of
 /// the argument only, so a plain "not equal" of all 64 would let one through that has a higher bit set as well.
-fn no_vsock(bit: u32) -> LinuxSyscall {
+fn no_vsock(bit: u32) -> Rule {
     let mask = 1 << bit;
-    allow(
-        "socket",
-        &[arg(Operator::ScmpCmpMaskedEq, mask, Some(!AF_VSOCK & mask))],
-    )
+    allow("socket", &[arg(Operator::MaskedEq, mask, Some(!AF_VSOCK & mask))])
 }
 
 fn arg(operator: Operator, value: u64, value_two: Option<u64>) -> Arg {
-    let arg = LinuxSeccompArgBuilder::default()
-        .index(0_usize)
-        .op(operator)
-        .value(value);
-    let arg = match value_two {
-        Some(value) => arg.value_two(value),
-        None => arg,
-    };
-    arg.build().expect("every field has a value")
+    Arg { index: 0, value, value_two, op: operator }
 }
 
-fn allow(names: &str, args: &[Arg]) -> LinuxSyscall {
-    rule(names, Action::ScmpActAllow, None, args)
+fn allow(names: &str, args: &[Arg]) -> Rule {
+    rule(names, Action::Allow, None, args)
 }
 
-fn rule(names: &str, action: Action, errno: Option<u32>, args: &[Arg]) -> LinuxSyscall {
-    let names: Vec<String> = names.split_whitespace().map(str::to_owned).collect();
-    let mut rule = LinuxSyscallBuilder::default()
-        .names(names)
-        .action(action)
-        .build()
-        .expect("every field has a value");
-    rule.set_errno_ret(errno);
-    rule.set_args((!args.is_empty()).then(|| args.to_vec()));
-    rule
+fn rule(names: &str, action: Action, errno: Option<u32>, args: &[Arg]) -> Rule {
+    Rule {
+        names: names.split_whitespace().map(str::to_owned).collect(),
+        action,
+        errno_ret: errno,
+        args: args.to_vec(),
+    }
 }
 
 /// Every name that the profile may ever speak of.

@@ -2,17 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use oci_spec::runtime::{
-    Arch as SpecArch, Capabilities, Capability, LinuxSeccomp, LinuxSeccompAction as Action, LinuxSeccompArg as Arg,
-    LinuxSeccompArgBuilder, LinuxSeccompBuilder, LinuxSeccompOperator as Operator, LinuxSyscall, LinuxSyscallBuilder,
-};
-
 use super::SeccompError;
 use super::bpf::{INSTRUCTIONS_MAX, Instruction};
 use super::compile::{ALLOW, ENOSYS, EPERM, ERRNO, Endian, KILL_PROCESS, KILL_THREAD, LOG, TRACE, TRAP, compile};
 use super::machine::{Call, run, verify};
 use super::profile;
 use super::table::{Arch, Family};
+use crate::oci::seccomp::{Action, Arch as SpecArch, Arg, Operator, Profile, Rule};
+use crate::oci::{Capabilities, Capability};
 
 const FAMILIES: [Family; 3] = [Family::X86, Family::Arm, Family::Riscv];
 const DENIED: u32 = ERRNO | EPERM;
@@ -23,7 +20,7 @@ const SIGCHLD: u64 = 17;
 const AF_INET: u64 = 2;
 const AF_VSOCK: u64 = 40;
 
-fn made(profile: &LinuxSeccomp, family: Family) -> Vec<Instruction> {
+fn made(profile: &Profile, family: Family) -> Vec<Instruction> {
     let program = compile(profile, family, Endian::Little).unwrap();
     verify(&program);
     program
@@ -33,21 +30,27 @@ fn answer(program: &[Instruction], call: Call) -> u32 {
     run(program, call, Endian::Little).0
 }
 
-fn profile(default: Action, rules: Vec<LinuxSyscall>) -> LinuxSeccomp {
-    let builder = LinuxSeccompBuilder::default().default_action(default).syscalls(rules);
-    builder.build().unwrap()
+fn profile(default: Action, rules: Vec<Rule>) -> Profile {
+    Profile {
+        default_action: default,
+        default_errno_ret: None,
+        architectures: Vec::new(),
+        flags: Vec::new(),
+        syscalls: rules,
+    }
 }
 
-fn rule(name: &str, action: Action, args: &[Arg]) -> LinuxSyscall {
-    let rule = LinuxSyscallBuilder::default()
-        .names(vec![name.to_owned()])
-        .action(action);
-    rule.args(args.to_vec()).build().unwrap()
+fn rule(name: &str, action: Action, args: &[Arg]) -> Rule {
+    Rule {
+        names: vec![name.to_owned()],
+        action,
+        errno_ret: None,
+        args: args.to_vec(),
+    }
 }
 
 fn arg(index: usize, op: Operator, value: u64, value_two: u64) -> Arg {
-    let arg = LinuxSeccompArgBuilder::default().index(index).op(op).value(value);
-    arg.value_two(value_two).build().unwrap()
+    Arg { index, value, value_two: Some(value_two), op }
 }
 
 #[test]
@@ -90,29 +93,30 @@ fn every_call_has_one_name_and_every_name_of_the_profile_a_call() {
 }
 
 /// A call's answer as the profile's text says it: slowly, one rule after the other.
-fn slowly(profile: &LinuxSeccomp, name: &str, args: [u64; 6]) -> u32 {
+fn slowly(profile: &Profile, name: &str, args: [u64; 6]) -> u32 {
     let value = |action, errno: Option<u32>| match action {
-        Action::ScmpActAllow => ALLOW,
-        Action::ScmpActErrno => ERRNO | errno.unwrap_or(EPERM),
+        Action::Allow => ALLOW,
+        Action::Errno => ERRNO | errno.unwrap_or(EPERM),
         other => panic!("the default profile has no {other:?}"),
     };
     let holds = |arg: &Arg| {
-        let (given, wanted) = (args[arg.index()], arg.value());
-        match arg.op() {
-            Operator::ScmpCmpEq => given == wanted,
-            Operator::ScmpCmpMaskedEq => given & wanted == arg.value_two().unwrap(),
+        let (given, wanted) = (args[arg.index], arg.value);
+        match arg.op {
+            Operator::Eq => given == wanted,
+            Operator::MaskedEq => given & wanted == arg.value_two.unwrap(),
             other => panic!("the default profile has no {other:?}"),
         }
     };
-    let rules = profile.syscalls().iter().flatten();
-    let rules: Vec<_> = rules
-        .filter(|rule| rule.names().iter().any(|known| known == name))
+    let rules: Vec<_> = profile
+        .syscalls
+        .iter()
+        .filter(|rule| rule.names.iter().any(|known| known == name))
         .collect();
-    let always = rules.iter().find(|rule| rule.args().is_none());
-    let some = rules.iter().find(|rule| rule.args().iter().flatten().all(holds));
+    let always = rules.iter().find(|rule| rule.args.is_empty());
+    let some = rules.iter().find(|rule| rule.args.iter().all(holds));
     match always.or(some) {
-        Some(rule) => value(rule.action(), rule.errno_ret()),
-        None => value(profile.default_action(), profile.default_errno_ret()),
+        Some(rule) => value(rule.action, rule.errno_ret),
+        None => value(profile.default_action, profile.default_errno_ret),
     }
 }
 
@@ -134,7 +138,7 @@ fn the_program_says_what_the_profile_says_of_every_call() {
     }
 }
 
-fn every_call(profile: &LinuxSeccomp, program: &[Instruction], arch: Arch, endian: Endian) {
+fn every_call(profile: &Profile, program: &[Instruction], arch: Arch, endian: Endian) {
     let calls: Vec<(&str, u32)> = arch.calls().collect();
     let last = calls.iter().map(|(_, number)| *number).max().unwrap();
     for first in [
@@ -316,7 +320,7 @@ fn what_is_newer_or_no_call_is_not_there() {
 
 #[test]
 fn no_profile_lets_another_way_of_calling_through() {
-    let open = profile(Action::ScmpActAllow, vec![rule("getpid", Action::ScmpActErrno, &[])]);
+    let open = profile(Action::Allow, vec![rule("getpid", Action::Errno, &[])]);
     let program = made(&open, Family::X86);
     let getpid = Arch::X86_64.number("getpid");
     assert_eq!(answer(&program, Call::new(Arch::X86_64, getpid, &[])), DENIED);
@@ -329,7 +333,7 @@ fn no_profile_lets_another_way_of_calling_through() {
     // The profile lists no 32-bit calls.
     assert_eq!(answer(&program, Call::new(Arch::X86, 1, &[])), KILL_PROCESS);
     let mut both = open;
-    both.set_architectures(Some(vec![SpecArch::ScmpArchX86, SpecArch::ScmpArchArm]));
+    both.architectures = vec![SpecArch::X86, SpecArch::Arm];
     let program = made(&both, Family::X86);
     assert_eq!(answer(&program, Call::new(Arch::X86, 1, &[])), ALLOW);
     assert_eq!(
@@ -369,20 +373,20 @@ fn comparisons_are_of_64_bits() {
     ];
     type Holds = fn(u64, u64, u64) -> bool;
     let operators: [(Operator, Holds); 7] = [
-        (Operator::ScmpCmpEq, |given, value, _| given == value),
-        (Operator::ScmpCmpNe, |given, value, _| given != value),
-        (Operator::ScmpCmpLt, |given, value, _| given < value),
-        (Operator::ScmpCmpLe, |given, value, _| given <= value),
-        (Operator::ScmpCmpGt, |given, value, _| given > value),
-        (Operator::ScmpCmpGe, |given, value, _| given >= value),
-        (Operator::ScmpCmpMaskedEq, |given, mask, value| given & mask == value),
+        (Operator::Eq, |given, value, _| given == value),
+        (Operator::Ne, |given, value, _| given != value),
+        (Operator::Lt, |given, value, _| given < value),
+        (Operator::Le, |given, value, _| given <= value),
+        (Operator::Gt, |given, value, _| given > value),
+        (Operator::Ge, |given, value, _| given >= value),
+        (Operator::MaskedEq, |given, mask, value| given & mask == value),
     ];
     let number = Arch::Riscv64.number("ioctl");
     for (operator, holds) in operators {
         for value in edges {
             for (index, two) in [(0, 0), (5, value), (3, 1)] {
-                let rules = vec![rule("ioctl", Action::ScmpActAllow, &[arg(index, operator, value, two)])];
-                let profile = profile(Action::ScmpActErrno, rules);
+                let rules = vec![rule("ioctl", Action::Allow, &[arg(index, operator, value, two)])];
+                let profile = profile(Action::Errno, rules);
                 for endian in [Endian::Little, Endian::Big] {
                     let program = compile(&profile, Family::Riscv, endian).unwrap();
                     verify(&program);
@@ -406,36 +410,36 @@ fn comparisons_are_of_64_bits() {
 #[test]
 fn rules_of_one_call() {
     let number = Arch::Aarch64.number("ioctl");
-    let check = |rules: Vec<LinuxSyscall>, args: &[u64], expected: u32| {
-        let program = made(&profile(Action::ScmpActErrno, rules.clone()), Family::Arm);
+    let check = |rules: Vec<Rule>, args: &[u64], expected: u32| {
+        let program = made(&profile(Action::Errno, rules.clone()), Family::Arm);
         let found = answer(&program, Call::new(Arch::Aarch64, number, args));
         assert_eq!(found, expected, "{args:?} {rules:?}");
     };
-    let equals = |index, value| arg(index, Operator::ScmpCmpEq, value, 0);
+    let equals = |index, value| arg(index, Operator::Eq, value, 0);
     // All conditions of a rule must hold; two of one argument are alternatives.
-    let both = vec![rule("ioctl", Action::ScmpActAllow, &[equals(0, 1), equals(1, 2)])];
+    let both = vec![rule("ioctl", Action::Allow, &[equals(0, 1), equals(1, 2)])];
     check(both.clone(), &[1, 2], ALLOW);
     check(both, &[1, 3], DENIED);
-    let either = vec![rule("ioctl", Action::ScmpActAllow, &[equals(0, 1), equals(0, 2)])];
+    let either = vec![rule("ioctl", Action::Allow, &[equals(0, 1), equals(0, 2)])];
     check(either.clone(), &[2], ALLOW);
     check(either, &[3], DENIED);
     // The first rule that holds, and before all one without conditions.
     let two = vec![
-        rule("ioctl", Action::ScmpActTrap, &[equals(0, 1)]),
-        rule("ioctl", Action::ScmpActLog, &[equals(1, 1)]),
+        rule("ioctl", Action::Trap, &[equals(0, 1)]),
+        rule("ioctl", Action::Log, &[equals(1, 1)]),
     ];
     check(two.clone(), &[1, 1], TRAP);
     check(two.clone(), &[0, 1], LOG);
     check(two.clone(), &[0, 0], DENIED);
-    let always = [two, vec![rule("ioctl", Action::ScmpActAllow, &[])]].concat();
+    let always = [two, vec![rule("ioctl", Action::Allow, &[])]].concat();
     check(always, &[1, 1], ALLOW);
     // What no architecture has is left out.
-    check(vec![rule("no_such_call", Action::ScmpActAllow, &[])], &[], DENIED);
+    check(vec![rule("no_such_call", Action::Allow, &[])], &[], DENIED);
     for (action, expected) in [
-        (Action::ScmpActKill, KILL_THREAD),
-        (Action::ScmpActKillThread, KILL_THREAD),
-        (Action::ScmpActKillProcess, KILL_PROCESS),
-        (Action::ScmpActTrace, TRACE | EPERM),
+        (Action::Kill, KILL_THREAD),
+        (Action::KillThread, KILL_THREAD),
+        (Action::KillProcess, KILL_PROCESS),
+        (Action::Trace, TRACE | EPERM),
     ] {
         check(vec![rule("ioctl", action, &[])], &[], expected);
     }
@@ -443,26 +447,23 @@ fn rules_of_one_call() {
 
 #[test]
 fn what_cannot_be_compiled_is_said() {
-    let check = |profile: &LinuxSeccomp, words: &[&str]| {
+    let check = |profile: &Profile, words: &[&str]| {
         let error = compile(profile, Family::X86, Endian::Little).unwrap_err().to_string();
         assert!(words.iter().all(|word| error.contains(word)), "{error}");
     };
     let notify = profile(
-        Action::ScmpActErrno,
-        vec![
-            rule("read", Action::ScmpActAllow, &[]),
-            rule("write", Action::ScmpActNotify, &[]),
-        ],
+        Action::Errno,
+        vec![rule("read", Action::Allow, &[]), rule("write", Action::Notify, &[])],
     );
     check(&notify, &["syscalls[1]", "SCMP_ACT_NOTIFY", "use SCMP_ACT_ERRNO"]);
-    let mut errno = profile(Action::ScmpActErrno, Vec::new());
-    errno.set_default_errno_ret(Some(4095));
+    let mut errno = profile(Action::Errno, Vec::new());
+    errno.default_errno_ret = Some(4095);
     assert!(compile(&errno, Family::X86, Endian::Little).is_ok());
-    errno.set_default_errno_ret(Some(4096));
+    errno.default_errno_ret = Some(4096);
     check(&errno, &["defaultAction", "4096"]);
-    let seventh = rule("read", Action::ScmpActAllow, &[arg(6, Operator::ScmpCmpEq, 0, 0)]);
+    let seventh = rule("read", Action::Allow, &[arg(6, Operator::Eq, 0, 0)]);
     check(
-        &profile(Action::ScmpActErrno, vec![seventh]),
+        &profile(Action::Errno, vec![seventh]),
         &["syscalls[0].args", "no argument 6"],
     );
 }
@@ -472,14 +473,10 @@ fn a_program_ends_at_what_the_kernel_takes() {
     // Far jumps all over: every alternative is a few instructions.
     let with = |alternatives: u64| {
         let rules = (0..alternatives).map(|value| {
-            let args = [arg(1, Operator::ScmpCmpEq, value << 32 | value, 0)];
-            rule("ioctl", Action::ScmpActAllow, &args)
+            let args = [arg(1, Operator::Eq, value << 32 | value, 0)];
+            rule("ioctl", Action::Allow, &args)
         });
-        compile(
-            &profile(Action::ScmpActErrno, rules.collect()),
-            Family::Riscv,
-            Endian::Little,
-        )
+        compile(&profile(Action::Errno, rules.collect()), Family::Riscv, Endian::Little)
     };
     let (mut most, mut too_many) = (0, 4096);
     while too_many - most > 1 {

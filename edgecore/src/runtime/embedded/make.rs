@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use oci_spec::runtime::Spec;
 use proto::object::Uid;
 
 use super::folders::Folders;
 use super::record::{self, Made, RecordError};
 use super::{CREATE, REMOVE, START, act, failed, missing_is_fine, recorded, stored};
 use crate::images::store::{ImageId, ImageStore, Stored};
+use crate::oci::{Mount, Spec};
 use crate::runtime::log_shim::Target;
 use crate::runtime::oci::inside::{self, Kind};
 use crate::runtime::oci::spec::{self, Input, Machine};
@@ -90,17 +90,14 @@ impl Maker {
             cgroup_parent: &self.cgroup_parent,
         })
         .map_err(invalid)?;
-        if let Some(process) = spec.process() {
-            // The folder it starts in is made where the image has none.
-            let root_fd = File::open(&root.path).map_err(failed(CREATE))?;
-            inside::place(&root_fd, process.cwd(), Kind::Folder).map_err(|error| RuntimeError::Failed {
-                action: CREATE,
-                reason: format!("making its working folder {}: {error}", process.cwd().display()),
-            })?;
-        }
-        if let Some(place) = spec.root_mut() {
-            place.set_path(root.path);
-        }
+        // The folder it starts in is made where the image has none.
+        let inside = File::open(&root.path).map_err(failed(CREATE))?;
+        let folder_inside = &spec.process.cwd;
+        inside::place(&inside, folder_inside, Kind::Folder).map_err(|error| RuntimeError::Failed {
+            action: CREATE,
+            reason: format!("making its working folder {}: {error}", folder_inside.display()),
+        })?;
+        spec.root.path = root.path;
         limit_to(&mut spec, &cgroup::controllers(), &container.labels.container);
         if !self.machine.unified_cgroups {
             show_own_cgroups(&mut spec, &cgroup::roots(), container.security.privileged);
@@ -169,66 +166,52 @@ impl Maker {
 /// Where each controller has a tree of its own (version 1), a container sees its own cgroups. It changes none unless it may
 /// do everything: a root that holds no capability for it could otherwise lift its limits.
 fn show_own_cgroups(spec: &mut Spec, roots: &[PathBuf], privileged: bool) {
-    let path = spec.linux().as_ref().and_then(|linux| linux.cgroups_path().clone());
-    let (Some(path), Some(mounts)) = (path, spec.mounts_mut()) else {
+    let Some(at) = spec.mounts.iter().position(|mount| mount.kind == "cgroup") else {
         return;
     };
-    let Some(at) = mounts.iter().position(|mount| mount.typ().as_deref() == Some("cgroup")) else {
-        return;
-    };
-    let place = mounts[at].destination().clone();
-    let mut folder = mounts[at].clone();
-    folder
-        .set_typ(Some("tmpfs".to_owned()))
-        .set_source(Some("tmpfs".into()));
-    let options = ["nosuid", "noexec", "nodev", "mode=755", "size=64k"];
-    folder.set_options(Some(options.map(str::to_owned).to_vec()));
+    let options = |options: &[&str]| options.iter().map(|option| (*option).to_owned()).collect();
+    let place = spec.mounts[at].destination.clone();
+    let path = spec.linux.cgroups_path.trim_start_matches('/');
+    let access = if privileged { "rw" } else { "ro" };
     let own = roots.iter().filter_map(|root| {
-        let mut mount = folder.clone();
-        let access = if privileged { "rw" } else { "ro" };
-        let options = ["rbind", "rprivate", access, "nosuid", "noexec", "nodev"];
-        mount
-            .set_destination(place.join(root.file_name()?))
-            .set_typ(Some("bind".to_owned()))
-            .set_source(Some(root.join(path.strip_prefix("/").unwrap_or(&path))))
-            .set_options(Some(options.map(str::to_owned).to_vec()));
-        Some(mount)
+        Some(Mount {
+            destination: place.join(root.file_name()?),
+            kind: "bind".to_owned(),
+            source: root.join(path),
+            options: options(&["rbind", "rprivate", access, "nosuid", "noexec", "nodev"]),
+        })
     });
-    let all: Vec<_> = std::iter::once(folder.clone()).chain(own).collect();
-    mounts.splice(at..=at, all);
+    let folder = Mount {
+        destination: place.clone(),
+        kind: "tmpfs".to_owned(),
+        source: "tmpfs".into(),
+        options: options(&["nosuid", "noexec", "nodev", "mode=755", "size=64k"]),
+    };
+    let all: Vec<_> = std::iter::once(folder).chain(own).collect();
+    spec.mounts.splice(at..=at, all);
 }
 
 /// Takes out the limits that this machine cannot keep, and says which.
 fn limit_to(spec: &mut Spec, controllers: &BTreeSet<String>, id: &str) {
     let lacks = |name: &str| !controllers.contains(name);
-    let Some(resources) = spec
-        .linux_mut()
-        .as_mut()
-        .and_then(|linux| linux.resources_mut().as_mut())
-    else {
-        return;
-    };
+    let resources = &mut spec.linux.resources;
     let mut lost = Vec::new();
-    if lacks("memory") && resources.memory().is_some() {
-        resources.set_memory(None);
+    if lacks("memory") && resources.memory.take().is_some() {
         lost.push("memory");
     }
-    if lacks("pids") && resources.pids().is_some() {
-        resources.set_pids(None);
+    if lacks("pids") && resources.pids.take().is_some() {
         lost.push("pids");
     }
-    if lacks("cpu") {
-        if resources
-            .cpu()
-            .as_ref()
-            .is_some_and(|cpu| cpu.shares().is_some() || cpu.quota().is_some())
-        {
-            lost.push("cpu");
-        }
-        resources.set_cpu(None);
+    if lacks("cpu")
+        && resources
+            .cpu
+            .take()
+            .is_some_and(|cpu| cpu.shares.is_some() || cpu.quota.is_some())
+    {
+        lost.push("cpu");
     }
     if !cgroup::is_unified() && lacks("devices") {
-        resources.set_devices(None);
+        resources.devices.clear();
     }
     if !lost.is_empty() {
         let lost = lost.join(", ");

@@ -3,18 +3,16 @@
 //! Absent so far: AppArmor and SELinux labels, an OOM score (lowering it takes a capability not every node has, and runc
 //! fails misleadingly without it). A container without a seccomp profile runs unconfined, as Kubernetes does by default.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-
-use oci_spec::runtime::{
-    Capability, Linux, LinuxBuilder, LinuxCapabilitiesBuilder, LinuxCpu, LinuxDevice, LinuxDeviceCgroup, LinuxMemory,
-    LinuxNamespace, LinuxNamespaceType, LinuxPidsBuilder, LinuxResources, Mount, Process, ProcessBuilder, RootBuilder,
-    Spec, SpecBuilder, User,
-};
 
 use super::accounts::Account;
 use super::names;
 use crate::images::manifest::Run;
+use crate::oci::{
+    self, Capabilities, Capability, Cpu, Device, DeviceRule, Linux, Memory, Mount, Namespace, NamespaceKind, Pids,
+    Process, Resources, Root, Sets, Spec, User,
+};
 use crate::runtime::{Container, Limits, Sandbox, Seccomp};
 use crate::seccomp;
 
@@ -38,6 +36,25 @@ const DEFAULT_CAPABILITIES: [Capability; 14] = [
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// What tells of the machine or of other programs, and is nothing to a container.
+const MASKED: [&str; 12] = [
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/sys/devices/virtual/powercap",
+    "/sys/firmware",
+];
+
+/// What changes the machine.
+const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
 /// The CPU quota's period.
 const CPU_PERIOD_US: u64 = 100_000;
 /// The kernel takes no smaller quota.
@@ -52,11 +69,11 @@ const SHIM_GROUP: &str = "io.containerd.runc.v2.group";
 #[derive(Debug, Clone, Default)]
 pub(in crate::runtime) struct Machine {
     /// What this process could hand on.
-    pub(in crate::runtime) capabilities: BTreeMap<String, Capability>,
+    pub(in crate::runtime) capabilities: Capabilities,
     /// Whether there is one cgroup tree for everything (v2).
     pub(in crate::runtime) unified_cgroups: bool,
     /// For privileged containers.
-    pub(in crate::runtime) devices: Vec<LinuxDevice>,
+    pub(in crate::runtime) devices: Vec<Device>,
 }
 
 /// What a specification is made from.
@@ -74,63 +91,45 @@ pub(in crate::runtime) struct Input<'a> {
 
 /// `Err` is what to tell people.
 pub(in crate::runtime) fn build(input: &Input<'_>) -> Result<Spec, String> {
-    let container = input.container;
-    let root = RootBuilder::default()
-        .path("rootfs")
-        .readonly(container.security.read_only_root)
-        .build();
-    let group = HashMap::from([(SHIM_GROUP.to_owned(), input.sandbox.pod.to_string())]);
-    let mut spec = SpecBuilder::default()
-        .version("1.0.2")
-        .process(process(input)?)
-        .root(root.map_err(|error| error.to_string())?)
-        .mounts(mounts(input))
-        .annotations(group)
-        .linux(linux(input)?)
-        .build()
-        .map_err(|error| error.to_string())?;
-    // The host name is the sandbox's, set when its UTS namespace was made.
-    spec.set_hostname(None);
-    Ok(spec)
+    let annotations = [(SHIM_GROUP.to_owned(), input.sandbox.pod.to_string())];
+    Ok(Spec {
+        oci_version: oci::VERSION.to_owned(),
+        process: process(input)?,
+        root: Root {
+            path: "rootfs".into(),
+            readonly: input.container.security.read_only_root,
+        },
+        mounts: mounts(input),
+        annotations: BTreeMap::from(annotations),
+        linux: linux(input)?,
+    })
 }
 
 fn process(input: &Input<'_>) -> Result<Process, String> {
     let (container, image) = (input.container, input.image);
     let capabilities = capabilities(input)?;
-    let capabilities = LinuxCapabilitiesBuilder::default()
-        .bounding(capabilities.clone())
-        .effective(capabilities.clone())
-        .permitted(capabilities)
-        .inheritable(HashSet::new())
-        .ambient(HashSet::new())
-        .build()
-        .map_err(|error| error.to_string())?;
     let working_dir = container.working_dir.clone().or_else(|| image.working_dir.clone());
-    let mut process = ProcessBuilder::default()
-        .terminal(container.tty)
-        .user(user(input.account))
-        .args(args(container, image)?)
-        .env(env(input))
-        .cwd(
-            working_dir
-                .filter(|folder| !folder.is_empty())
-                .unwrap_or_else(|| "/".to_owned()),
-        )
-        .capabilities(capabilities)
-        .no_new_privileges(container.security.no_new_privileges)
-        .build()
-        .map_err(|error| error.to_string())?;
-    // None of its own: those of the shim, as other runtimes do.
-    process.set_rlimits(None);
-    Ok(process)
-}
-
-fn user(account: &Account) -> User {
-    let mut user = User::default();
-    user.set_uid(account.uid)
-        .set_gid(account.gid)
-        .set_additional_gids(Some(account.groups.clone()));
-    user
+    Ok(Process {
+        terminal: container.tty,
+        user: User {
+            uid: input.account.uid,
+            gid: input.account.gid,
+            additional_gids: input.account.groups.clone(),
+        },
+        args: args(container, image)?,
+        env: env(input),
+        cwd: working_dir
+            .filter(|folder| !folder.is_empty())
+            .unwrap_or_else(|| "/".to_owned())
+            .into(),
+        capabilities: Sets {
+            bounding: capabilities.clone(),
+            effective: capabilities.clone(),
+            permitted: capabilities,
+            ..Sets::default()
+        },
+        no_new_privileges: container.security.no_new_privileges,
+    })
 }
 
 fn args(container: &Container, image: &Run) -> Result<Vec<String>, String> {
@@ -183,132 +182,110 @@ fn env(input: &Input<'_>) -> Vec<String> {
     all.into_iter().map(|(name, value)| format!("{name}={value}")).collect()
 }
 
-fn capabilities(input: &Input<'_>) -> Result<HashSet<Capability>, String> {
+fn capabilities(input: &Input<'_>) -> Result<Capabilities, String> {
     let security = &input.container.security;
     let held = &input.machine.capabilities;
     if security.privileged {
-        return Ok(held.values().copied().collect());
+        return Ok(held.clone());
     }
-    let is_held = |capability: &Capability| held.values().any(|other| other == capability);
-    let mut set: Vec<Capability> = DEFAULT_CAPABILITIES.into_iter().filter(is_held).collect();
-    let dropped = |name: &str| security.capabilities_dropped.iter().any(|drop| same(drop, name));
-    if dropped("ALL") {
-        set.clear();
-    }
-    set.retain(|capability| !dropped(&capability.to_string()));
+    let dropped = |capability: &Capability| {
+        let mut names = security.capabilities_dropped.iter();
+        names.any(|drop| same(drop, capability.name()))
+    };
+    let drops_all = security.capabilities_dropped.iter().any(|drop| same(drop, "ALL"));
+    let mut set: Capabilities = DEFAULT_CAPABILITIES
+        .into_iter()
+        .filter(|capability| !drops_all && held.contains(capability) && !dropped(capability))
+        .collect();
     for name in &security.capabilities_added {
         if same(name, "ALL") {
-            set.extend(
-                held.iter()
-                    .filter(|(name, _)| !dropped(name))
-                    .map(|(_, capability)| *capability),
-            );
+            set.extend(held.iter().filter(|capability| !dropped(capability)));
             continue;
         }
-        let found = held.iter().find(|(known, _)| same(name, known));
-        let (_, capability) = found.ok_or_else(|| format!("this node cannot give the capability {name}"))?;
-        set.push(*capability);
+        let found = held.iter().find(|known| same(name, known.name()));
+        set.insert(*found.ok_or_else(|| format!("this node cannot give the capability {name}"))?);
     }
-    Ok(set.into_iter().collect())
+    Ok(set)
 }
 
 /// Whether two names of a capability mean the same, with or without `CAP_`.
 fn same(a: &str, b: &str) -> bool {
-    let plain = |name: &str| name.strip_prefix("CAP_").unwrap_or(name).to_ascii_uppercase();
+    let plain = |name: &str| {
+        name.strip_prefix(oci::capability::PREFIX)
+            .unwrap_or(name)
+            .to_ascii_uppercase()
+    };
     plain(a) == plain(b)
 }
 
 fn linux(input: &Input<'_>) -> Result<Linux, String> {
     let (container, machine) = (input.container, input.machine);
     let privileged = container.security.privileged;
-    let defaults = Linux::default();
-    let hidden = |paths: &Option<Vec<String>>| {
-        if privileged {
-            Vec::new()
-        } else {
-            paths.clone().unwrap_or_default()
-        }
+    let unless_privileged = |paths: &[&str]| {
+        let paths = paths.iter().filter(|_| !privileged);
+        paths.map(|path| (*path).to_owned()).collect()
     };
-    let cgroup = names::cgroup(input.cgroup_parent, &container.labels);
-    let mut linux = LinuxBuilder::default()
-        .namespaces(namespaces(input))
-        .cgroups_path(cgroup)
-        .resources(resources(&container.limits, privileged)?)
-        .devices(if privileged {
+    Ok(Linux {
+        namespaces: namespaces(input),
+        cgroups_path: names::cgroup(input.cgroup_parent, &container.labels),
+        resources: resources(&container.limits, privileged)?,
+        devices: if privileged {
             machine.devices.clone()
         } else {
             Vec::new()
-        })
-        .masked_paths(hidden(defaults.masked_paths()))
-        .readonly_paths(hidden(defaults.readonly_paths()))
-        .build()
-        .map_err(|error| error.to_string())?;
-    linux.set_seccomp(match &container.security.seccomp {
-        _ if privileged => None,
-        Seccomp::Unconfined => None,
-        Seccomp::RuntimeDefault => Some(seccomp::runtime_default(&capabilities(input)?)),
-        Seccomp::Profile(profile) => Some((**profile).clone()),
-    });
-    Ok(linux)
+        },
+        masked_paths: unless_privileged(&MASKED),
+        readonly_paths: unless_privileged(&READ_ONLY),
+        seccomp: match &container.security.seccomp {
+            _ if privileged => None,
+            Seccomp::Unconfined => None,
+            Seccomp::RuntimeDefault => Some(seccomp::runtime_default(&capabilities(input)?)),
+            Seccomp::Profile(profile) => Some((**profile).clone()),
+        },
+    })
 }
 
 /// Its own mount namespace; the pod's network, IPC and UTS; the host's where the pod wants that.
-fn namespaces(input: &Input<'_>) -> Vec<LinuxNamespace> {
+fn namespaces(input: &Input<'_>) -> Vec<Namespace> {
     let sandbox = input.sandbox;
-    let namespace = |kind, path: Option<PathBuf>| {
-        let mut namespace = LinuxNamespace::default();
-        namespace.set_typ(kind).set_path(path);
-        namespace
-    };
+    let namespace = |kind, path: Option<PathBuf>| Namespace { kind, path };
     let shared = |name| Some(input.shared.join(name));
-    let mut all = vec![namespace(LinuxNamespaceType::Mount, None)];
+    let mut all = vec![namespace(NamespaceKind::Mount, None)];
     if !sandbox.host_pid {
-        all.push(namespace(LinuxNamespaceType::Pid, None));
+        all.push(namespace(NamespaceKind::Pid, None));
     }
     if !sandbox.host_ipc {
-        all.push(namespace(LinuxNamespaceType::Ipc, shared("ipc")));
+        all.push(namespace(NamespaceKind::Ipc, shared("ipc")));
     }
     if !sandbox.host_network {
-        all.push(namespace(LinuxNamespaceType::Network, shared("net")));
-        all.push(namespace(LinuxNamespaceType::Uts, shared("uts")));
+        all.push(namespace(NamespaceKind::Network, shared("net")));
+        all.push(namespace(NamespaceKind::Uts, shared("uts")));
     }
     if input.machine.unified_cgroups {
-        all.push(namespace(LinuxNamespaceType::Cgroup, None));
+        all.push(namespace(NamespaceKind::Cgroup, None));
     }
     all
 }
 
-fn resources(limits: &Limits, privileged: bool) -> Result<LinuxResources, String> {
-    let mut resources = LinuxResources::default();
-    // Nothing, then what runc allows every container (null, zero, random, terminals).
-    let mut devices = LinuxDeviceCgroup::default();
-    devices.set_allow(privileged).set_access(Some("rwm".into()));
-    resources.set_devices(Some(vec![devices]));
-    let mut cpu = LinuxCpu::default();
+fn resources(limits: &Limits, privileged: bool) -> Result<Resources, String> {
+    let mut cpu = Cpu::default();
     if limits.cpu_request_milli > 0 {
         let shares = limits.cpu_request_milli.saturating_mul(1024) / 1000;
-        cpu.set_shares(Some(shares.clamp(CPU_SHARES_MIN, CPU_SHARES_MAX)));
+        cpu.shares = Some(shares.clamp(CPU_SHARES_MIN, CPU_SHARES_MAX));
     }
     if limits.cpu_limit_milli > 0 {
         let quota = (limits.cpu_limit_milli.saturating_mul(CPU_PERIOD_US) / 1000).max(CPU_QUOTA_US_MIN);
-        cpu.set_period(Some(CPU_PERIOD_US))
-            .set_quota(Some(signed(quota, "the CPU limit")?));
+        cpu.period = Some(CPU_PERIOD_US);
+        cpu.quota = Some(signed(quota, "the CPU limit")?);
     }
-    resources.set_cpu(Some(cpu));
-    if limits.memory_limit_bytes > 0 {
-        let mut memory = LinuxMemory::default();
-        memory.set_limit(Some(signed(limits.memory_limit_bytes, "the memory limit")?));
-        resources.set_memory(Some(memory));
-    }
-    if limits.pids_max > 0 {
-        let limit = signed(limits.pids_max, "the limit of processes")?;
-        let pids = LinuxPidsBuilder::default()
-            .limit(limit)
-            .build()
-            .map_err(|error| error.to_string())?;
-        resources.set_pids(Some(pids));
-    }
-    Ok(resources)
+    let set = |value: u64, what| (value > 0).then(|| signed(value, what)).transpose();
+    Ok(Resources {
+        // Nothing, then what every runtime allows every container (null, zero, random, terminals).
+        devices: vec![DeviceRule { allow: privileged, access: "rwm".to_owned() }],
+        cpu: Some(cpu),
+        memory: set(limits.memory_limit_bytes, "the memory limit")?.map(|limit| Memory { limit }),
+        pids: set(limits.pids_max, "the limit of processes")?.map(|limit| Pids { limit }),
+    })
 }
 
 fn signed(value: u64, what: &str) -> Result<i64, String> {
@@ -351,7 +328,7 @@ fn mounts(input: &Input<'_>) -> Vec<Mount> {
     // A mount below another one comes after it; otherwise the manifest's order stands.
     own.sort_by_key(|mount| Path::new(&mount.target).components().count());
     let targets: BTreeSet<&Path> = own.iter().map(|mount| Path::new(&mount.target)).collect();
-    all.retain(|mount| !targets.contains(mount.destination().as_path()));
+    all.retain(|mount| !targets.contains(mount.destination.as_path()));
     all.extend(
         own.iter()
             .map(|mount| bind(&mount.target, &mount.source, mount.read_only)),
@@ -360,24 +337,20 @@ fn mounts(input: &Input<'_>) -> Vec<Mount> {
 }
 
 fn bind(target: &str, source: &Path, read_only: bool) -> Mount {
-    let mut mount = mount(
-        target,
-        "bind",
-        "",
-        &["rbind", "rprivate", if read_only { "ro" } else { "rw" }],
-    );
-    mount.set_source(Some(source.to_owned()));
-    mount
+    let access = if read_only { "ro" } else { "rw" };
+    Mount {
+        source: source.to_owned(),
+        ..mount(target, "bind", "", &["rbind", "rprivate", access])
+    }
 }
 
 fn mount(target: &str, kind: &str, source: &str, options: &[&str]) -> Mount {
-    let mut mount = Mount::default();
-    mount
-        .set_destination(target.into())
-        .set_typ(Some(kind.to_owned()))
-        .set_source(Some(source.into()))
-        .set_options(Some(options.iter().map(|option| (*option).to_owned()).collect()));
-    mount
+    Mount {
+        destination: target.into(),
+        kind: kind.to_owned(),
+        source: source.into(),
+        options: options.iter().map(|option| (*option).to_owned()).collect(),
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-use oci_spec::runtime::LinuxSeccomp;
 use proto::object::Uid;
 
 use super::*;
+use crate::oci::seccomp::Profile;
 use crate::runtime::{Labels, Security};
 
 fn sandbox() -> Sandbox {
@@ -52,12 +52,8 @@ fn image() -> Run {
 /// A machine that has all default capabilities and some more, but not SYS_RESOURCE.
 fn machine() -> Machine {
     let more = [Capability::SysAdmin, Capability::NetAdmin];
-    let all = DEFAULT_CAPABILITIES
-        .into_iter()
-        .chain(more)
-        .map(|capability| (capability.to_string(), capability));
     Machine {
-        capabilities: all.collect(),
+        capabilities: DEFAULT_CAPABILITIES.into_iter().chain(more).collect(),
         unified_cgroups: true,
         devices: Vec::new(),
     }
@@ -76,7 +72,7 @@ fn spec(sandbox: &Sandbox, container: &Container) -> Result<Spec, String> {
 }
 
 fn process_of(container: &Container) -> Process {
-    spec(&sandbox(), container).unwrap().process().clone().unwrap()
+    spec(&sandbox(), container).unwrap().process
 }
 
 #[test]
@@ -101,14 +97,11 @@ fn the_last_one_to_name_a_variable_wins() {
         ("HOSTNAME".into(), "h".into()),
     ];
     let process = process_of(&Container { env, ..container() });
-    assert_eq!(
-        process.env().clone().unwrap(),
-        ["PATH=/bin", "HOSTNAME=h", "HOME=/root", "A=own", "B=x=y"]
-    );
-    assert_eq!(process.cwd(), Path::new("/srv"));
+    assert_eq!(process.env, ["PATH=/bin", "HOSTNAME=h", "HOME=/root", "A=own", "B=x=y"]);
+    assert_eq!(process.cwd, Path::new("/srv"));
     let working_dir = Some("/own".to_owned());
     assert_eq!(
-        process_of(&Container { working_dir, ..container() }).cwd(),
+        process_of(&Container { working_dir, ..container() }).cwd,
         Path::new("/own")
     );
 }
@@ -125,10 +118,10 @@ fn capabilities_are_dropped_before_they_are_added() {
         let container = Container { security, ..container() };
         let spec = spec(&sandbox(), &container).ok();
         let bounding = spec.map(|spec| {
-            let capabilities = spec.process().clone().unwrap().capabilities().clone().unwrap();
-            assert_eq!(capabilities.bounding(), capabilities.effective());
-            assert_eq!(capabilities.ambient().as_ref().unwrap().len(), 0);
-            capabilities.bounding().as_ref().unwrap().len()
+            let capabilities = spec.process.capabilities;
+            assert_eq!(capabilities.bounding, capabilities.effective);
+            assert_eq!(capabilities.ambient.len(), 0);
+            capabilities.bounding.len()
         });
         assert_eq!(bounding, expected, "{added:?} {dropped:?}");
     };
@@ -152,11 +145,11 @@ fn a_seccomp_profile_goes_with_the_capabilities() {
             ..Security::default()
         };
         let spec = spec(&sandbox(), &Container { security, ..container() }).unwrap();
-        spec.linux().clone().unwrap().seccomp().clone()
+        spec.linux.seccomp
     };
-    let allows = |seccomp: &LinuxSeccomp, name: &str| {
-        let rules = seccomp.syscalls().clone().unwrap();
-        rules.iter().any(|rule| rule.names().iter().any(|known| known == name))
+    let allows = |seccomp: &Profile, name: &str| {
+        let mut rules = seccomp.syscalls.iter();
+        rules.any(|rule| rule.names.iter().any(|known| known == name))
     };
     assert_eq!(section(Seccomp::Unconfined, "NET_ADMIN", false), None);
     let default = section(Seccomp::RuntimeDefault, "NET_ADMIN", false).unwrap();
@@ -173,24 +166,18 @@ fn a_seccomp_profile_goes_with_the_capabilities() {
 fn a_pod_shares_what_it_should() {
     let kinds = |sandbox: &Sandbox| {
         let spec = spec(sandbox, &container()).unwrap();
-        let all = spec.linux().clone().unwrap().namespaces().clone().unwrap();
-        all.iter()
-            .map(|namespace| {
-                (
-                    namespace.typ(),
-                    namespace.path().clone().map(|path| path.display().to_string()),
-                )
-            })
+        let all = spec.linux.namespaces.into_iter();
+        all.map(|namespace| (namespace.kind, namespace.path.map(|path| path.display().to_string())))
             .collect::<Vec<_>>()
     };
     let path = |name: &str| Some(format!("/run/x/{name}"));
     let own = [
-        (LinuxNamespaceType::Mount, None),
-        (LinuxNamespaceType::Pid, None),
-        (LinuxNamespaceType::Ipc, path("ipc")),
-        (LinuxNamespaceType::Network, path("net")),
-        (LinuxNamespaceType::Uts, path("uts")),
-        (LinuxNamespaceType::Cgroup, None),
+        (NamespaceKind::Mount, None),
+        (NamespaceKind::Pid, None),
+        (NamespaceKind::Ipc, path("ipc")),
+        (NamespaceKind::Network, path("net")),
+        (NamespaceKind::Uts, path("uts")),
+        (NamespaceKind::Cgroup, None),
     ];
     assert_eq!(kinds(&sandbox()), own);
     let host = Sandbox {
@@ -206,28 +193,28 @@ fn a_pod_shares_what_it_should() {
 fn limits_become_what_the_kernel_takes() {
     let of = |limits: Limits| resources(&limits, false).unwrap();
     let none = of(Limits::default());
-    assert!(none.memory().is_none() && none.pids().is_none());
-    assert_eq!(none.cpu().as_ref().unwrap().quota(), None);
+    assert!(none.memory.is_none() && none.pids.is_none());
+    assert_eq!(none.cpu.unwrap().quota, None);
     let set = of(Limits {
         cpu_request_milli: 500,
         cpu_limit_milli: 1500,
         memory_limit_bytes: 64 << 20,
         pids_max: 100,
     });
-    let cpu = set.cpu().as_ref().unwrap();
+    let cpu = set.cpu.unwrap();
     assert_eq!(
-        (cpu.shares(), cpu.quota(), cpu.period()),
+        (cpu.shares, cpu.quota, cpu.period),
         (Some(512), Some(150_000), Some(100_000))
     );
-    assert_eq!(set.memory().as_ref().unwrap().limit(), Some(64 << 20));
-    assert_eq!(set.pids().unwrap().limit(), 100);
+    assert_eq!(set.memory.unwrap().limit, 64 << 20);
+    assert_eq!(set.pids.unwrap().limit, 100);
     let least = of(Limits {
         cpu_request_milli: 1,
         cpu_limit_milli: 1,
         ..Limits::default()
     });
-    let cpu = least.cpu().as_ref().unwrap();
-    assert_eq!((cpu.shares(), cpu.quota()), (Some(CPU_SHARES_MIN), Some(1000)));
+    let cpu = least.cpu.unwrap();
+    assert_eq!((cpu.shares, cpu.quota), (Some(CPU_SHARES_MIN), Some(1000)));
     assert!(resources(&Limits { memory_limit_bytes: u64::MAX, ..Limits::default() }, false).is_err());
 }
 
@@ -237,53 +224,30 @@ fn mounts_below_others_come_later_and_replace_ours() {
         |target: &str, read_only| crate::runtime::Mount { source: "/src".into(), target: target.into(), read_only };
     let mounts = vec![mount("/a/b/c", true), mount("/a", false), mount("/dev/shm", false)];
     let spec = spec(&sandbox(), &Container { mounts, ..container() }).unwrap();
-    let all = spec.mounts().clone().unwrap();
+    let all = spec.mounts;
     let targets: Vec<_> = all
         .iter()
-        .map(|mount| mount.destination().display().to_string())
+        .map(|mount| mount.destination.display().to_string())
         .collect();
     assert_eq!(targets[targets.len() - 3..], ["/a", "/dev/shm", "/a/b/c"]);
     assert_eq!(targets.iter().filter(|target| *target == "/dev/shm").count(), 1);
-    assert_eq!(
-        all.last().unwrap().options().clone().unwrap(),
-        ["rbind", "rprivate", "ro"]
-    );
+    assert_eq!(all.last().unwrap().options, ["rbind", "rprivate", "ro"]);
 }
 
 #[test]
 fn a_privileged_container_sees_everything_and_others_do_not() {
     let plain = spec(&sandbox(), &container()).unwrap();
-    let linux = plain.linux().clone().unwrap();
-    assert!(
-        linux
-            .masked_paths()
-            .as_ref()
-            .is_some_and(|paths| paths.contains(&"/proc/kcore".to_owned()))
-    );
-    assert!(
-        linux
-            .readonly_paths()
-            .as_ref()
-            .is_some_and(|paths| paths.contains(&"/proc/sys".to_owned()))
-    );
-    assert!(!linux.resources().clone().unwrap().devices().clone().unwrap()[0].allow());
-    assert_eq!(plain.process().clone().unwrap().rlimits(), &None);
-    assert_eq!(plain.hostname(), &None);
+    let linux = &plain.linux;
+    assert!(linux.masked_paths.contains(&"/proc/kcore".to_owned()));
+    assert!(linux.readonly_paths.contains(&"/proc/sys".to_owned()));
+    assert!(!linux.resources.devices[0].allow);
     let pod = sandbox().pod;
-    assert_eq!(
-        linux.cgroups_path().clone().unwrap(),
-        Path::new(&format!("/edgehold/pod{pod}/web-2"))
-    );
-    assert_eq!(plain.annotations().clone().unwrap()[SHIM_GROUP], pod.to_string());
+    assert_eq!(linux.cgroups_path, format!("/edgehold/pod{pod}/web-2"));
+    assert_eq!(plain.annotations[SHIM_GROUP], pod.to_string());
 
     let security = Security { privileged: true, ..Security::default() };
     let spec = spec(&sandbox(), &Container { security, ..container() }).unwrap();
-    let linux = spec.linux().clone().unwrap();
-    assert_eq!(
-        (linux.masked_paths().clone(), linux.readonly_paths().clone()),
-        (Some(vec![]), Some(vec![]))
-    );
-    assert!(linux.resources().clone().unwrap().devices().clone().unwrap()[0].allow());
-    let capabilities = spec.process().clone().unwrap().capabilities().clone().unwrap();
-    assert_eq!(capabilities.bounding().as_ref().unwrap().len(), 16);
+    assert!(spec.linux.masked_paths.is_empty() && spec.linux.readonly_paths.is_empty());
+    assert!(spec.linux.resources.devices[0].allow);
+    assert_eq!(spec.process.capabilities.bounding.len(), 16);
 }

@@ -3,10 +3,10 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use oci_spec::runtime::{LinuxResources, Spec};
 use rustix::process::Pid;
 
 use super::during;
+use crate::oci::{Resources, Spec};
 use crate::runtime::oci::cgroup;
 
 const PROCESSES: &str = "cgroup.procs";
@@ -23,8 +23,7 @@ pub(super) struct Cgroups {
 impl Cgroups {
     /// Those that a container has.
     pub(super) fn of(spec: &Spec) -> Self {
-        let path = spec.linux().as_ref().and_then(|linux| linux.cgroups_path().as_deref());
-        let path = path.and_then(Path::to_str).map(str::to_owned);
+        let path = Some(spec.linux.cgroups_path.clone()).filter(|path| !path.is_empty());
         let roots = if path.is_some() { cgroup::roots() } else { Vec::new() };
         let below = |root: &PathBuf| root.join(path.as_deref().unwrap_or_default().trim_start_matches('/'));
         Self {
@@ -42,11 +41,7 @@ impl Cgroups {
                 .make_folder(folder)
                 .map_err(during(&format!("making the cgroup {}", folder.display())))?;
         }
-        let resources = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref());
-        for (name, value) in resources
-            .map(|resources| limits(resources, cgroups.is_unified))
-            .unwrap_or_default()
-        {
+        for (name, value) in limits(&spec.linux.resources, cgroups.is_unified) {
             cgroups
                 .write(name, &value)
                 .map_err(during(&format!("setting {name} to {value}")))?;
@@ -116,16 +111,17 @@ fn hand_on(folder: &Path) {
 }
 
 /// What to write to which file.
-fn limits(resources: &LinuxResources, is_unified: bool) -> Vec<(&'static str, String)> {
+fn limits(resources: &Resources, is_unified: bool) -> Vec<(&'static str, String)> {
     let mut all = Vec::new();
     let mut set = |in_first: &'static str, in_second: &'static str, value: Option<String>| {
         all.extend(value.map(|value| (if is_unified { in_second } else { in_first }, value)));
     };
-    if let Some(cpu) = resources.cpu() {
-        let shares = cpu.shares();
-        let weight = shares.map(|shares| if is_unified { weight(shares) } else { shares });
+    if let Some(cpu) = &resources.cpu {
+        let weight = cpu
+            .shares
+            .map(|shares| if is_unified { weight(shares) } else { shares });
         set("cpu.shares", "cpu.weight", weight.map(|weight| weight.to_string()));
-        let (quota, period) = (cpu.quota(), cpu.period());
+        let (quota, period) = (cpu.quota, cpu.period);
         if is_unified {
             let both = quota.zip(period).map(|(quota, period)| format!("{quota} {period}"));
             set("", "cpu.max", both);
@@ -134,13 +130,13 @@ fn limits(resources: &LinuxResources, is_unified: bool) -> Vec<(&'static str, St
             set("cpu.cfs_quota_us", "", quota.map(|quota| quota.to_string()));
         }
     }
-    let memory = resources.memory().as_ref().and_then(|memory| memory.limit());
+    let memory = resources.memory.map(|memory| memory.limit);
     set(
         "memory.limit_in_bytes",
         "memory.max",
         memory.map(|limit| limit.to_string()),
     );
-    let pids = resources.pids().as_ref().map(|pids| pids.limit());
+    let pids = resources.pids.map(|pids| pids.limit);
     set("pids.max", "pids.max", pids.map(|limit| limit.to_string()));
     all
 }
@@ -152,23 +148,21 @@ fn weight(shares: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use oci_spec::runtime::{LinuxCpu, LinuxMemory, LinuxPidsBuilder};
-
     use super::*;
+    use crate::oci::{Cpu, Memory, Pids};
 
     #[test]
     fn limits_are_written_as_each_version_has_them() {
-        let mut cpu = LinuxCpu::default();
-        cpu.set_shares(Some(512))
-            .set_quota(Some(50_000))
-            .set_period(Some(100_000));
-        let mut memory = LinuxMemory::default();
-        memory.set_limit(Some(1 << 20));
-        let mut resources = LinuxResources::default();
-        resources
-            .set_cpu(Some(cpu))
-            .set_memory(Some(memory))
-            .set_pids(Some(LinuxPidsBuilder::default().limit(7).build().unwrap()));
+        let resources = Resources {
+            cpu: Some(Cpu {
+                shares: Some(512),
+                quota: Some(50_000),
+                period: Some(100_000),
+            }),
+            memory: Some(Memory { limit: 1 << 20 }),
+            pids: Some(Pids { limit: 7 }),
+            ..Resources::default()
+        };
         let text = |is_unified| {
             let all = limits(&resources, is_unified).into_iter();
             all.map(|(name, value)| format!("{name}={value}"))
@@ -183,7 +177,7 @@ mod tests {
             text(true),
             "cpu.weight=20; cpu.max=50000 100000; memory.max=1048576; pids.max=7"
         );
-        assert!(limits(&LinuxResources::default(), true).is_empty());
+        assert!(limits(&Resources::default(), true).is_empty());
     }
 
     #[test]

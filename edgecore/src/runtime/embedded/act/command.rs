@@ -9,7 +9,6 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use oci_spec::runtime::Spec;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
 use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
@@ -19,6 +18,7 @@ use super::child::{Child, Parent};
 use super::create::load;
 use super::program::Program;
 use super::{ENDED, LATE, PID, Report, during};
+use crate::oci::Spec;
 use crate::runtime::embedded::record::CODE_UNKNOWN;
 use crate::runtime::embedded::shim;
 use crate::runtime::oci::cgroup;
@@ -101,11 +101,9 @@ fn first(spec: &Spec, own: &Path) -> io::Result<OwnedFd> {
         .map_err(io::Error::other)?;
     let pid = Pid::from_raw(number).ok_or_else(ended)?;
     let handle = pidfd_open(pid, PidfdFlags::empty())?;
-    let path = spec.linux().as_ref().and_then(|linux| linux.cgroups_path().as_deref());
-    let lives = path.and_then(Path::to_str).is_some_and(|path| {
-        let number = u32::try_from(number).unwrap_or(0);
-        cgroup::processes(path).contains(&number)
-    });
+    let path = &spec.linux.cgroups_path;
+    let number = u32::try_from(number).unwrap_or(0);
+    let lives = !path.is_empty() && cgroup::processes(path).contains(&number);
     if lives { Ok(handle) } else { Err(ended()) }
 }
 

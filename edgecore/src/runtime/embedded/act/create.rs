@@ -12,13 +12,13 @@ use std::os::unix::fs::fchown;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use oci_spec::runtime::{LinuxNamespaceType, Spec};
 use rustix::thread::move_into_link_name_space;
 
 use super::cgroups::Cgroups;
 use super::child::{Child, Parent};
 use super::program::Program;
 use super::{FAULT, MADE, PID, Report, SPEC, devices, during, root, terminal};
+use crate::oci::{NamespaceKind, Spec};
 use crate::runtime::embedded::shim::container::{CONSOLE, STDERR, STDOUT};
 use crate::runtime::oci::cgroup;
 use crate::sys;
@@ -122,16 +122,19 @@ fn first(
 }
 
 pub(super) fn load(folder: &Path) -> Result<Spec, String> {
-    Spec::load(folder.join(SPEC)).map_err(super::causes)
+    let path = folder.join(SPEC);
+    let read = || -> io::Result<Spec> { Ok(serde_json::from_slice(&std::fs::read(&path)?)?) };
+    read().map_err(during(&format!("reading {}", path.display())))
 }
 
 /// Enters the namespaces that have a name already; those of a process come about with the next one that is made.
 fn enter_shared(spec: &Spec) -> Result<(), String> {
-    let all = spec
-        .linux()
+    for path in spec
+        .linux
+        .namespaces
         .iter()
-        .flat_map(|linux| linux.namespaces().iter().flatten());
-    for path in all.filter_map(|namespace| namespace.path().as_deref()) {
+        .filter_map(|namespace| namespace.path.as_deref())
+    {
         let enter = || -> io::Result<()> {
             let file = File::open(path)?;
             Ok(move_into_link_name_space(std::os::fd::AsFd::as_fd(&file), None)?)
@@ -143,31 +146,28 @@ fn enter_shared(spec: &Spec) -> Result<(), String> {
 
 /// The namespaces to be made: that of process numbers, or all others.
 fn namespaces(spec: &Spec, of_processes: bool) -> libc::c_int {
-    let all = spec
-        .linux()
+    let own = spec
+        .linux
+        .namespaces
         .iter()
-        .flat_map(|linux| linux.namespaces().iter().flatten());
-    let own = all.filter(|namespace| namespace.path().is_none());
-    own.filter(|namespace| (namespace.typ() == LinuxNamespaceType::Pid) == of_processes)
-        .fold(0, |flags, namespace| flags | flag(namespace.typ()))
+        .filter(|namespace| namespace.path.is_none());
+    own.filter(|namespace| (namespace.kind == NamespaceKind::Pid) == of_processes)
+        .fold(0, |flags, namespace| flags | flag(namespace.kind))
 }
 
-fn flag(kind: LinuxNamespaceType) -> libc::c_int {
+fn flag(kind: NamespaceKind) -> libc::c_int {
     match kind {
-        LinuxNamespaceType::Mount => libc::CLONE_NEWNS,
-        LinuxNamespaceType::Cgroup => libc::CLONE_NEWCGROUP,
-        LinuxNamespaceType::Uts => libc::CLONE_NEWUTS,
-        LinuxNamespaceType::Ipc => libc::CLONE_NEWIPC,
-        LinuxNamespaceType::User => libc::CLONE_NEWUSER,
-        LinuxNamespaceType::Pid => libc::CLONE_NEWPID,
-        LinuxNamespaceType::Network => libc::CLONE_NEWNET,
-        LinuxNamespaceType::Time => 0x80,
+        NamespaceKind::Mount => libc::CLONE_NEWNS,
+        NamespaceKind::Cgroup => libc::CLONE_NEWCGROUP,
+        NamespaceKind::Uts => libc::CLONE_NEWUTS,
+        NamespaceKind::Ipc => libc::CLONE_NEWIPC,
+        NamespaceKind::Pid => libc::CLONE_NEWPID,
+        NamespaceKind::Network => libc::CLONE_NEWNET,
     }
 }
 
 fn streams(spec: &Spec, own: &Path, owner: (u32, u32)) -> io::Result<Streams> {
-    let process = spec.process().as_ref();
-    if process.and_then(|process| process.terminal()).unwrap_or(false) {
+    if spec.process.terminal {
         // From where it is, which is the pod's run folder: a whole path may be longer than a socket's may.
         let name = Path::new(own.file_name().unwrap_or_default()).join(CONSOLE);
         return Ok(Streams::Terminal(UnixStream::connect(name)?));

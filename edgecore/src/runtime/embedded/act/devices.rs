@@ -4,9 +4,8 @@
 use std::fs::File;
 use std::io;
 
-use oci_spec::runtime::Spec;
-
 use super::cgroups::Cgroups;
+use crate::oci::Spec;
 use crate::sys;
 
 /// The devices that every container finds in `/dev`.
@@ -39,11 +38,8 @@ const MAKE: u32 = 1;
 
 /// Limits a container's cgroup to the devices that its specification allows.
 pub(super) fn limit(spec: &Spec, cgroups: &Cgroups) -> io::Result<()> {
-    let resources = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref());
-    let Some(rules) = resources.and_then(|resources| resources.devices().as_ref()) else {
-        return Ok(());
-    };
-    if rules.iter().any(|rule| rule.allow() && rule.major().is_none()) {
+    let rules = &spec.linux.resources.devices;
+    if rules.is_empty() || rules.iter().any(|rule| rule.allow) {
         return Ok(());
     }
     if cgroups.is_unified {

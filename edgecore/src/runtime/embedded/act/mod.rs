@@ -176,10 +176,6 @@ impl Report {
     }
 }
 
-fn causes(error: impl std::error::Error) -> String {
-    explain(&error)
-}
-
 /// For errors: what was being done.
 fn during<E: std::error::Error>(action: &str) -> impl Fn(E) -> String {
     move |error| format!("{action}: {}", explain(&error))

@@ -7,7 +7,6 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use oci_spec::runtime::{Capabilities, Process, Spec};
 use rustix::fs::Mode;
 use rustix::process::{Gid, Uid};
 use rustix::thread::{
@@ -17,6 +16,7 @@ use rustix::thread::{
 };
 
 use super::during;
+use crate::oci::{Process, Spec};
 use crate::runtime::explain;
 use crate::runtime::oci::machine;
 use crate::seccomp::privileges::Entry;
@@ -34,25 +34,22 @@ pub(super) struct Program {
 impl Program {
     /// `spec` is the container's, as it was prepared.
     pub(super) fn of(spec: &Spec, command: Option<&[&str]>) -> Result<Self, String> {
-        let mut process = spec
-            .process()
-            .clone()
-            .ok_or("the container's record names no program")?;
+        let mut process = spec.process.clone();
         if let Some(command) = command {
-            process.set_args(Some(command.iter().map(|word| (*word).to_owned()).collect()));
+            process.args = command.iter().map(|word| (*word).to_owned()).collect();
         }
         let entry = Entry::of(spec).map_err(|error| explain(&error))?;
         Ok(Self { process, entry })
     }
 
     pub(super) fn owner(&self) -> (Uid, Gid) {
-        let user = self.process.user();
-        (Uid::from_raw(user.uid()), Gid::from_raw(user.gid()))
+        let user = &self.process.user;
+        (Uid::from_raw(user.uid), Gid::from_raw(user.gid))
     }
 
     /// Becomes the container's user, in its folder, with what it may do and nothing else.
     pub(super) fn prepare(&self) -> Result<(), String> {
-        let folder = self.process.cwd();
+        let folder = &self.process.cwd;
         let early = rustix::process::chdir(folder);
         self.set_user().map_err(during("becoming its user"))?;
         if early.is_err() {
@@ -64,19 +61,15 @@ impl Program {
             return Err(format!("its folder {} is not in the container", folder.display()));
         }
         rustix::process::umask(UMASK);
-        if self.process.no_new_privileges() == Some(true) {
+        if self.process.no_new_privileges {
             set_no_new_privs(true).map_err(during("giving up new privileges"))?;
         }
         Ok(())
     }
 
     fn set_user(&self) -> io::Result<()> {
-        let sets = self.process.capabilities().as_ref();
-        let bits = |set: fn(&oci_spec::runtime::LinuxCapabilities) -> &Option<Capabilities>| {
-            sets.and_then(|sets| set(sets).as_ref())
-                .map_or(CapabilitySet::empty(), machine::capability_set)
-        };
-        let bounding = bits(|sets| sets.bounding());
+        let sets = &self.process.capabilities;
+        let bounding = machine::capability_set(&sets.bounding);
         // Also those that have no name yet; what this kernel does not know is an error, and not in its set.
         for capability in (0..u64::BITS).map(|bit| CapabilitySet::from_bits_retain(1 << bit)) {
             if !bounding.contains(capability) && capability_is_in_bounding_set(capability).unwrap_or(false) {
@@ -85,17 +78,17 @@ impl Program {
         }
         let (uid, gid) = self.owner();
         set_keep_capabilities(true)?;
-        let groups = self.process.user().additional_gids().iter().flatten();
-        set_thread_groups(&groups.map(|group| Gid::from_raw(*group)).collect::<Vec<_>>())?;
+        let groups = &self.process.user.additional_gids;
+        set_thread_groups(&groups.iter().map(|group| Gid::from_raw(*group)).collect::<Vec<_>>())?;
         set_thread_gid(gid)?;
         set_thread_uid(uid)?;
         set_keep_capabilities(false)?;
         set_capabilities(
             None,
             CapabilitySets {
-                effective: bits(|sets| sets.effective()),
-                permitted: bits(|sets| sets.permitted()),
-                inheritable: bits(|sets| sets.inheritable()),
+                effective: machine::capability_set(&sets.effective),
+                permitted: machine::capability_set(&sets.permitted),
+                inheritable: machine::capability_set(&sets.inheritable),
             },
         )?;
         clear_ambient_capability_set()?;
@@ -108,8 +101,7 @@ impl Program {
         if let Err(error) = self.entry.enter() {
             return explain(&error);
         }
-        let args = self.process.args().as_deref().unwrap_or_default();
-        let env = self.process.env().as_deref().unwrap_or_default();
+        let (args, env) = (&self.process.args, &self.process.env);
         let program = args.first().map(String::as_str).unwrap_or_default();
         let error = run(program, args, env);
         let hint = match error.raw_os_error() {

@@ -6,13 +6,13 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use oci_spec::runtime::{LinuxDevice, LinuxDeviceType, Mount, Spec};
 use rustix::fs::{
     AtFlags, Dev, FileType, Mode, OFlags, StatVfsMountFlags, chmodat, chownat, fstatvfs, makedev, mknodat, symlinkat,
 };
 use rustix::process::{Gid, Uid};
 
 use super::{devices, during};
+use crate::oci::{Device, DeviceKind, Mount, Spec};
 use crate::runtime::oci::inside::{self, Kind};
 use crate::sys;
 
@@ -40,8 +40,7 @@ impl AsFd for Root {
 impl Root {
     /// In a mount namespace of this process' own.
     pub(super) fn make(spec: &Spec) -> Result<Self, String> {
-        let path = spec.root().as_ref().map(|root| root.path().as_path());
-        let path = path.ok_or("the container's record names no root")?;
+        let path = spec.root.path.as_path();
         // What the host mounts later may be seen; nothing that is mounted here is seen there.
         change(Path::new("/"), libc::MS_SLAVE | libc::MS_REC).map_err(during("parting from the host's mounts"))?;
         let bound = sys::mount(path, path, "", libc::MS_BIND | libc::MS_REC, "");
@@ -50,7 +49,7 @@ impl Root {
         rustix::process::umask(Mode::empty());
         let opened = rustix::fs::open(path, ANYWHERE | OFlags::CLOEXEC, Mode::empty());
         let root = Self(opened.map_err(during("opening its root"))?);
-        for mount in spec.mounts().iter().flatten() {
+        for mount in &spec.mounts {
             root.mount(mount)?;
         }
         root.make_devices(spec)?;
@@ -64,10 +63,9 @@ impl Root {
     }
 
     fn mount(&self, mount: &Mount) -> Result<(), String> {
-        let target = mount.destination();
-        let options = Options::of(mount.options().as_deref().unwrap_or_default());
-        let source = mount.source().as_deref().unwrap_or_else(|| Path::new("none"));
-        let kind = mount.typ().as_deref().unwrap_or_default();
+        let target = &mount.destination;
+        let options = Options::of(&mount.options);
+        let (source, kind) = (mount.source.as_path(), mount.kind.as_str());
         let done = if options.flags & libc::MS_BIND == 0 {
             self.mount_new(source, target, kind, &options)
         } else {
@@ -123,11 +121,9 @@ impl Root {
     }
 
     fn make_devices(&self, spec: &Spec) -> Result<(), String> {
-        let mounts = spec.mounts().iter().flatten();
         // One that the host's own is mounted on has all there is.
-        let is_own =
-            |mount: &Mount| mount.destination() == Path::new("/dev") && mount.typ().as_deref() == Some("tmpfs");
-        if !mounts.into_iter().any(is_own) {
+        let is_own = |mount: &Mount| mount.destination == Path::new("/dev") && mount.kind == "tmpfs";
+        if !spec.mounts.iter().any(is_own) {
             return Ok(());
         }
         let folder = self
@@ -147,10 +143,9 @@ impl Root {
             self.make_node(&Path::new("/dev").join(name), &node)
                 .map_err(during(&format!("making /dev/{name}")))?;
         }
-        let more = spec.linux().iter().flat_map(|linux| linux.devices().iter().flatten());
-        for device in more {
-            let made = Node::of(device).and_then(|node| self.make_node(device.path(), &node));
-            made.map_err(during(&format!("making the device {}", device.path().display())))?;
+        for device in &spec.linux.devices {
+            self.make_node(&device.path, &Node::of(device))
+                .map_err(during(&format!("making the device {}", device.path.display())))?;
         }
         Ok(())
     }
@@ -179,11 +174,10 @@ impl Root {
 
     /// What tells of the machine, or changes it, is covered or cannot be written to.
     fn hide(&self, spec: &Spec) -> Result<(), String> {
-        let Some(linux) = spec.linux() else { return Ok(()) };
-        for path in linux.masked_paths().iter().flatten() {
+        for path in &spec.linux.masked_paths {
             self.cover(Path::new(path)).map_err(during(&format!("hiding {path}")))?;
         }
-        for path in linux.readonly_paths().iter().flatten() {
+        for path in &spec.linux.readonly_paths {
             self.protect(Path::new(path))
                 .map_err(during(&format!("protecting {path}")))?;
         }
@@ -220,7 +214,7 @@ impl Root {
 
     /// There is nothing else from now on.
     pub(super) fn enter(self, spec: &Spec) -> Result<(), String> {
-        if spec.root().as_ref().and_then(|root| root.readonly()) == Some(true) {
+        if spec.root.readonly {
             self.limit(Path::new("/"), libc::MS_RDONLY)
                 .map_err(during("protecting its root"))?;
         }
@@ -243,23 +237,16 @@ struct Node {
 }
 
 impl Node {
-    fn of(device: &LinuxDevice) -> io::Result<Self> {
-        let kind = match device.typ() {
-            LinuxDeviceType::B => FileType::BlockDevice,
-            LinuxDeviceType::C | LinuxDeviceType::U => FileType::CharacterDevice,
-            LinuxDeviceType::P => FileType::Fifo,
-            LinuxDeviceType::A => return Err(io::ErrorKind::InvalidInput.into()),
-        };
-        let half = |number: i64| u32::try_from(number).map_err(io::Error::other);
-        Ok(Self {
-            kind,
-            number: makedev(half(device.major())?, half(device.minor())?),
-            mode: Mode::from_raw_mode(device.file_mode().unwrap_or(0o666)),
-            owner: (
-                device.uid().map_or(Uid::ROOT, Uid::from_raw),
-                device.gid().map_or(Gid::ROOT, Gid::from_raw),
-            ),
-        })
+    fn of(device: &Device) -> Self {
+        Self {
+            kind: match device.kind {
+                DeviceKind::Block => FileType::BlockDevice,
+                DeviceKind::Character => FileType::CharacterDevice,
+            },
+            number: makedev(device.major, device.minor),
+            mode: Mode::from_raw_mode(device.file_mode),
+            owner: (Uid::from_raw(device.uid), Gid::from_raw(device.gid)),
+        }
     }
 }
 
