@@ -236,7 +236,9 @@ async fn a_quiet_link_lives_by_its_beats() {
 
 #[tokio::test]
 async fn a_quiet_link_wakes_its_process_for_its_beats_alone() {
-    const BEATS: u64 = 10;
+    const BEATS: u64 = 6;
+    // Slow enough for a busy machine not to take it for silence.
+    let slow = Settings { keep_alive: Duration::from_secs(1), ..QUICK };
     let ca = Ca::new();
     let hub = Hub::right(&ca);
     let alarm = Alarm::new().unwrap();
@@ -253,7 +255,7 @@ async fn a_quiet_link_wakes_its_process_for_its_beats_alone() {
     });
     let folder = tempfile::tempdir().unwrap();
     let identity = ca.joined(folder.path());
-    let dialler = Dialler::new(&identity, no_time(), QUICK, Some(alarm)).unwrap();
+    let dialler = Dialler::new(&identity, no_time(), slow, Some(alarm)).unwrap();
     let (mut link, mut carrier) = hub.linked(&dialler, &hub.address).await;
     let connection = carrier.connection().clone();
     let heard = || connection.stats().udp_rx.datagrams;
