@@ -14,11 +14,14 @@ fn terminate(pid: u32) {
     assert!(sent.unwrap().success());
 }
 
-/// What `edgecore status` says is wrong.
+/// What `edgecore status` says is wrong; how full the disk of this machine is, is not this test's.
 fn troubles(site: &Site) -> Vec<String> {
     let text = site.edge.command(&["status"]);
     let lines = text.lines().filter(|line| line.starts_with("trouble "));
-    lines.map(str::to_owned).collect()
+    lines
+        .filter(|line| !line.contains("DiskPressure"))
+        .map(str::to_owned)
+        .collect()
 }
 
 #[tokio::test]

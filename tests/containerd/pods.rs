@@ -71,14 +71,21 @@ impl Drop for Bridge {
     }
 }
 
+/// The network of this test's process: others run beside it. `10.N.M`.
+fn prefix() -> String {
+    let [.., high, low] = std::process::id().to_be_bytes();
+    format!("10.{}.{low}", 128 + high % 64)
+}
+
 fn configure(node: &Node, bridge: &Bridge) {
     let data = node.folder.join("ipam");
+    let subnet = format!("{}.0/24", prefix());
     let list = serde_json::json!({
         "cniVersion": "0.4.0",
         "name": "test",
         "plugins": [{
             "type": "bridge", "bridge": bridge.0, "isGateway": true, "ipMasq": false,
-            "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.213.7.0/24"}]], "dataDir": data}
+            "ipam": {"type": "host-local", "ranges": [[{"subnet": subnet}]], "dataDir": data}
         }]
     });
     std::fs::write(node.config.cni.conf_dir.join("10-test.conflist"), list.to_string()).unwrap();
@@ -99,13 +106,14 @@ async fn pods_meet_in_the_pod_network(on: On) {
     configure(&node, &bridge);
     let (a, b) = (pod(), pod());
     let network = node.runtime.prepare(&node.sandbox(a)).await.unwrap();
-    assert_eq!(network.addresses, ["10.213.7.2"]);
+    let (first, second) = (format!("{}.2", prefix()), format!("{}.3", prefix()));
+    assert_eq!(network.addresses, [first.as_str()]);
     let server = node.run(&node.script(a, "a", "httpd -f -p 80 -h /srv")).await;
-    let get = "until wget -q -O - http://10.213.7.2/ 2>/dev/null; do sleep 0.1; done";
-    let client = node.run(&node.script(b, "b", get)).await;
+    let get = format!("until wget -q -O - http://{first}/ 2>/dev/null; do sleep 0.1; done");
+    let client = node.run(&node.script(b, "b", &get)).await;
     node.logs("b", "stdout F <title>Edgehold</title>").await;
     assert_eq!(node.exit_code(&client).await, 0);
-    assert_eq!(leases(&node), ["10.213.7.2", "10.213.7.3"]);
+    assert_eq!(leases(&node), [first, second]);
 
     // Adopted as it is, and repaired when somebody took it away.
     node.replace_client();
