@@ -16,6 +16,7 @@ pub mod pods;
 pub mod run;
 pub mod runtime;
 pub mod seccomp;
+pub mod shelf;
 pub mod status;
 pub mod store;
 mod sys;

@@ -16,7 +16,7 @@ use edgecore::clock::NodeClock;
 use edgecore::config::Config;
 use edgecore::identity::{Wish, join};
 use edgecore::runtime::{self, Runtime as _, choice};
-use edgecore::{run, status};
+use edgecore::{run, shelf, status};
 use proto::admin::label;
 use proto::enrol::JoinToken;
 
@@ -70,6 +70,13 @@ enum Command {
 enum Image {
     /// Brings in the images of an OCI archive (a tar of an OCI layout).
     Import { archive: PathBuf },
+    /// Shows the images on this node, their size as they came, and the pods that use them.
+    List,
+    /// Removes images by their names. One that a pod uses stays; what is still wanted is pulled again when it is.
+    Remove {
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -129,16 +136,35 @@ async fn carry_out(command: Command, loaded: Loaded<Config>) -> anyhow::Result<E
                 print!("{}", status.text());
             }
         }
-        Command::Image(Image::Import { archive }) => {
+        Command::Image(command) => {
             // An image for another machine is told of.
             daemon::logging::init(Level::Warn)?;
-            files::private_folder(&loaded.config.data)
-                .with_context(|| format!("making the data folder {}", loaded.config.data.display()))?;
-            // Who unpacks it is in another folder.
-            let archive = std::path::absolute(archive).context("finding the archive")?;
+            let data = &loaded.config.data;
+            if matches!(command, Image::Import { .. }) {
+                files::private_folder(data).with_context(|| format!("making the data folder {}", data.display()))?;
+            }
+            let there = data.exists();
+            anyhow::ensure!(
+                there,
+                "there is no {}: is this the data folder (--data)?",
+                data.display()
+            );
             let runtime = choice::runtime(&loaded.config, Arc::new(daemon::clock::wall)).await?;
-            for name in runtime.import(&archive).await? {
-                println!("{name}");
+            match command {
+                Image::Import { archive } => {
+                    // Who unpacks it is in another folder.
+                    let archive = std::path::absolute(archive).context("finding the archive")?;
+                    for name in runtime.import(&archive).await? {
+                        println!("{name}");
+                    }
+                }
+                Image::List => print!("{}", shelf::list(&runtime.images().await?)),
+                Image::Remove { names } => {
+                    for name in shelf::removable(&runtime.images().await?, &names)? {
+                        runtime.remove_image(&name).await?;
+                        println!("{name}");
+                    }
+                }
             }
         }
     }

@@ -1,20 +1,44 @@
-//! Images into containerd: from archives and from a registry, complete or not at all.
+//! Images on a node: from archives and from a registry, complete or not at all; listed and removed.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use edgecore::runtime::{Runtime as _, RuntimeError};
 
-use super::node::{Node, WEB, archive, pod};
+use tests::cores::program;
+
+use super::node::{Node, On, WEB, archive, on_both, pod};
 use super::registry::Registry;
 
-/// Everything containerd keeps: documents and unpacked layers.
+on_both!(
+    imports_an_archive_and_keeps_what_runs,
+    refuses_a_damaged_archive,
+    pulls_and_goes_on_where_the_link_broke,
+    throws_damaged_layers_away,
+    keeps_the_old_image_until_the_new_one_is_complete,
+    keeps_a_containers_layers_without_its_image,
+    runs_the_images_we_ship,
+    people_list_images_and_remove_them,
+);
+
+/// Everything the runtime keeps: documents and unpacked layers.
 fn kept(node: &Node) -> (usize, usize) {
+    if node.is_embedded() {
+        let images = node.folder.join("edge/embedded/images");
+        let count = |name: &str| {
+            let entries = std::fs::read_dir(images.join(name)).unwrap().flatten();
+            // A layer's record is beside it.
+            entries.filter(|entry| entry.path().extension().is_none()).count()
+        };
+        return (count("blobs"), count("layers"));
+    }
     let content = node.ctr(&["content", "ls", "-q"]).len();
     let snapshots = node.ctr(&["snapshots", "ls"]).len() - 1;
     (content, snapshots)
 }
 
-#[tokio::test]
-async fn containerd_imports_an_archive_and_keeps_what_runs() {
-    let node = Node::empty("import").await;
+async fn imports_an_archive_and_keeps_what_runs(on: On) {
+    let node = Node::empty_of(on, "import").await;
     assert_eq!(node.runtime.image(WEB).await.unwrap(), None);
     let path = archive("web");
     assert_eq!(node.runtime.import(&path).await.unwrap(), [WEB]);
@@ -29,32 +53,55 @@ async fn containerd_imports_an_archive_and_keeps_what_runs() {
     assert_eq!(node.runtime.import(&path).await.unwrap(), [WEB]);
     assert_eq!(kept(&node), (2, 1));
     // All of it hangs on the name.
-    node.ctr(&["images", "rm", "--sync", WEB]);
+    assert!(node.runtime.remove_image(WEB).await.unwrap());
+    assert!(!node.runtime.remove_image(WEB).await.unwrap());
     assert_eq!(kept(&node), (0, 0));
     assert_eq!(node.runtime.image(WEB).await.unwrap(), None);
     node.finish(&[], &[]).await;
 }
 
-#[tokio::test]
-async fn containerd_refuses_a_damaged_archive() {
-    let node = Node::empty("damaged").await;
+/// Who finds it first, the packing or the digest, differs.
+fn is_damage(said: &str) -> bool {
+    let words = [
+        "does not match its digest",
+        "has the digest",
+        "does not have a matching checksum",
+    ];
+    words.iter().any(|word| said.contains(word))
+}
+
+async fn refuses_a_damaged_archive(on: On) {
+    let node = Node::empty_of(on, "damaged").await;
     let path = node.folder.join("x.tar");
     let refused = async || match node.runtime.import(&path).await {
-        Err(RuntimeError::Pull { reason, .. }) => reason,
+        Err(error @ RuntimeError::Import { .. }) => {
+            let said = error.to_string();
+            assert!(said.starts_with(&format!("importing {}: ", path.display())), "{said}");
+            said
+        }
         other => panic!("{other:?}"),
     };
     assert!(refused().await.contains("No such file"));
-    std::fs::write(&path, "no archive").unwrap();
-    refused().await;
     let whole = std::fs::read(archive("web")).unwrap();
-    std::fs::write(&path, &whole[..whole.len() / 2]).unwrap();
-    refused().await;
+    let empty = [0; 1024];
+    let wrong: [(&[u8], &str); 5] = [
+        (b"", "it is empty: copy it again"),
+        (b"no archive, but longer than a block of one", "it is no tar archive"),
+        (b"\x1f\x8b\x08\0\0\0\0\0", "it is compressed: gunzip it first"),
+        (&empty, "it holds no images"),
+        (&whole[..whole.len() / 2], "it was cut short"),
+    ];
+    for (bytes, word) in wrong {
+        std::fs::write(&path, bytes).unwrap();
+        let said = refused().await;
+        assert!(said.contains(word), "{word}: {said}");
+    }
     // One byte of the layer, in the middle.
     let mut flipped = whole;
     let middle = flipped.len() / 2;
     flipped[middle] ^= 1;
     std::fs::write(&path, &flipped).unwrap();
-    assert!(refused().await.contains("does not match its digest"));
+    assert!(is_damage(&refused().await));
     assert_eq!(node.runtime.image(WEB).await.unwrap(), None);
     // The sound one goes in after all of these.
     node.runtime.import(&archive("web")).await.unwrap();
@@ -62,9 +109,8 @@ async fn containerd_refuses_a_damaged_archive() {
     node.finish(&[], &[]).await;
 }
 
-#[tokio::test]
-async fn containerd_pulls_and_goes_on_where_the_link_broke() {
-    let node = Node::empty("pull").await;
+async fn pulls_and_goes_on_where_the_link_broke(on: On) {
+    let node = Node::empty_of(on, "pull").await;
     let registry = Registry::start();
     registry.push(&archive("web"), "team/web", "1", |_| {});
     let name = format!("{}/team/web:1", registry.host);
@@ -95,33 +141,34 @@ async fn containerd_pulls_and_goes_on_where_the_link_broke() {
         .filter_map(|line| line.rsplit(' ').next()?.parse().ok())
         .filter(|offset| *offset > 0)
         .collect();
-    // Two messages' worth had arrived after two cuts.
-    assert_eq!(offsets, [262_144, 524_288]);
+    match on {
+        // Two messages' worth had arrived after two cuts.
+        On::Containerd => assert_eq!(offsets, [262_144, 524_288]),
+        On::Embedded => assert!(offsets.len() == 2 && offsets[0] < offsets[1], "{offsets:?}"),
+    }
     // Nothing new: one question.
     node.runtime.pull(&name, &[]).await.unwrap();
     assert_eq!(registry.behave(|state| state.seen.len()), 1);
     node.finish(&[], &[]).await;
 }
 
-#[tokio::test]
-async fn containerd_throws_damaged_layers_away() {
-    let node = Node::empty("flip").await;
+async fn throws_damaged_layers_away(on: On) {
+    let node = Node::empty_of(on, "flip").await;
     let registry = Registry::start();
     registry.push(&archive("web"), "team/web", "1", |_| {});
     let name = format!("{}/team/web:1", registry.host);
     registry.behave(|state| state.damage = true);
     for _ in 0..2 {
         let error = node.runtime.pull(&name, &[]).await.unwrap_err();
-        assert!(error.to_string().contains("does not match its digest"), "{error}");
+        assert!(is_damage(&error.to_string()), "{error}");
     }
     registry.behave(|state| state.damage = false);
     node.runtime.pull(&name, &[]).await.unwrap();
     node.finish(&[], &[]).await;
 }
 
-#[tokio::test]
-async fn containerd_keeps_the_old_image_until_the_new_one_is_complete() {
-    let node = Node::empty("moved").await;
+async fn keeps_the_old_image_until_the_new_one_is_complete(on: On) {
+    let node = Node::empty_of(on, "moved").await;
     let registry = Registry::start();
     registry.push(&archive("web"), "team/web", "1", |_| {});
     let name = format!("{}/team/web:1", registry.host);
@@ -131,7 +178,7 @@ async fn containerd_keeps_the_old_image_until_the_new_one_is_complete() {
         config["rootfs"]["diff_ids"][0] = format!("sha256:{}", "0".repeat(64)).into();
     });
     let error = node.runtime.pull(&name, &[]).await.unwrap_err();
-    assert!(error.to_string().contains("does not match its digest"), "{error}");
+    assert!(is_damage(&error.to_string()), "{error}");
     assert_eq!(node.runtime.image(&name).await.unwrap(), Some(old.clone()));
     // Then to a sound one, whose layer is there already.
     registry.push(&archive("web"), "team/web", "1", |config| {
@@ -146,14 +193,11 @@ async fn containerd_keeps_the_old_image_until_the_new_one_is_complete() {
         2,
         "manifest and configuration"
     );
-    let lease = node.ctr(&["leases", "ls", "-q"]);
-    assert_eq!(lease, Vec::<String>::new());
     node.finish(&[], &[]).await;
 }
 
-#[tokio::test]
-async fn containerd_keeps_a_containers_layers_without_its_image() {
-    let node = Node::new("gc").await;
+async fn keeps_a_containers_layers_without_its_image(on: On) {
+    let node = Node::of(on, "gc").await;
     let uid = pod();
     let id = node
         .run(&node.script(
@@ -163,7 +207,7 @@ async fn containerd_keeps_a_containers_layers_without_its_image() {
         ))
         .await;
     node.logs("c", "stdout F ready").await;
-    node.ctr(&["images", "rm", "--sync", WEB]);
+    assert!(node.runtime.remove_image(WEB).await.unwrap());
     let done = node
         .runtime
         .exec(
@@ -178,9 +222,8 @@ async fn containerd_keeps_a_containers_layers_without_its_image() {
     node.finish(&[&id], &[uid]).await;
 }
 
-#[tokio::test]
-async fn containerd_runs_the_images_we_ship() {
-    let node = Node::new("shipped").await;
+async fn runs_the_images_we_ship(on: On) {
+    let node = Node::of(on, "shipped").await;
     for name in ["mosquitto", "sensor"] {
         node.runtime.import(&archive(name)).await.unwrap();
     }
@@ -226,4 +269,53 @@ async fn containerd_runs_the_images_we_ship() {
         "{page:?}"
     );
     node.finish(&[&web, &broker, &sensor, &listener], &[uid]).await;
+}
+
+/// What `edgecore image` says: where it worked, and where it did not.
+fn image(config: &Path, words: &[&str]) -> Result<String, String> {
+    let mut command = Command::new(program("edgecore"));
+    command.arg("--config").arg(config).arg("image").args(words);
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    if output.status.success() {
+        Ok(text(output.stdout))
+    } else {
+        assert_eq!(output.status.code(), Some(1));
+        Err(text(output.stderr))
+    }
+}
+
+async fn people_list_images_and_remove_them(on: On) {
+    let node = Node::empty_of(on, "shelf").await;
+    let config = node.edge_config();
+    let fresh = image(&config, &["list"]);
+    if on == On::Containerd {
+        assert!(fresh.unwrap_err().contains("is this the data folder"));
+    }
+    let path = archive("web").display().to_string();
+    assert_eq!(image(&config, &["import", &path]).unwrap().trim(), WEB);
+    let list = image(&config, &["list"]).unwrap();
+    let line = list.lines().find(|line| line.starts_with(WEB)).unwrap();
+    assert!(
+        line.ends_with(" -") && line.contains(" KiB ") | line.contains(" MiB "),
+        "{list}"
+    );
+
+    // Used by a pod, it stays, and is said to be.
+    let uid = pod();
+    let id = node.run(&node.script(uid, "c", "sleep 1000")).await;
+    let used = image(&config, &["remove", WEB]).unwrap_err();
+    assert!(used.contains("is used by default/pod"), "{used}");
+    assert!(image(&config, &["list"]).unwrap().contains(" default/pod\n"));
+    let unknown = image(&config, &["remove", "images.edgehold.dev/web:2"]).unwrap_err();
+    assert!(unknown.contains(&format!("but {WEB}")), "{unknown}");
+    node.runtime.remove(&id).await.unwrap();
+    node.runtime.release(uid).await.unwrap();
+    assert_eq!(image(&config, &["remove", WEB]).unwrap().trim(), WEB);
+    assert_eq!(node.runtime.image(WEB).await.unwrap(), None);
+    assert_eq!(image(&config, &["list"]).unwrap().lines().count(), 1);
+    assert_eq!(kept(&node), (0, 0));
+    let help = image(&config, &["remove", "-h"]).unwrap();
+    assert!(help.contains("One that a pod uses stays"), "{help}");
+    node.finish(&[], &[]).await;
 }

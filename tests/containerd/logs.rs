@@ -6,7 +6,10 @@ use tests::cores::{CloudCore, EdgeCore, eventually};
 use tests::processes::kubectl;
 use tests::shell::{Shell, has};
 
-use super::node::{Node, WEB};
+use super::node::{Node, On, WEB, on_both, on_both_in_full};
+
+on_both!(logs_are_read_from_a_node_that_nobody_can_reach);
+on_both_in_full!(logs_are_followed);
 
 /// `quiet` says three lines. `talk` ends once with a word on its standard error, and then says a line every now and then.
 fn manifest() -> String {
@@ -54,8 +57,8 @@ struct Site {
 }
 
 impl Site {
-    async fn start(name: &str) -> Self {
-        let node = Box::new(Node::new(name).await);
+    async fn start(on: On, name: &str) -> Self {
+        let node = Box::new(Node::of(on, name).await);
         let cloud = CloudCore::start(&node.folder.join("c")).await;
         let config = node.edge_config();
         // So that its silence shows soon.
@@ -86,10 +89,7 @@ impl Site {
         let Self { node, mut cloud, edge, shells, .. } = self;
         shells[0].ok("delete deploy talk").await;
         shells[0].until("get pods", |out| out.contains("nothing found")).await;
-        eventually("the containers are gone", async || {
-            node.ctr(&["containers", "ls", "-q"]).is_empty().then_some(())
-        })
-        .await;
+        eventually("the containers are gone", async || node.is_empty().then_some(())).await;
         drop(edge);
         cloud.stop().await;
         node.finish(&[], &[]).await;
@@ -142,9 +142,8 @@ fn follows(numbers: &[u32]) -> bool {
     numbers.windows(2).all(|pair| pair[1] == pair[0] + 1)
 }
 
-#[tokio::test]
-async fn containerd_logs_are_read_from_a_node_that_nobody_can_reach() {
-    let site = Site::start("logs").await;
+async fn logs_are_read_from_a_node_that_nobody_can_reach(on: On) {
+    let site = Site::start(on, "logs").await;
     // All it has to the outside is the socket of its session.
     assert_eq!(sockets(site.edge.pid()), (0, 1));
     let pod = &site.pod;
@@ -214,9 +213,8 @@ async fn containerd_logs_are_read_from_a_node_that_nobody_can_reach() {
     Box::pin(site.finish()).await;
 }
 
-#[tokio::test]
-async fn containerd_logs_are_followed() {
-    let mut site = Site::start("follow").await;
+async fn logs_are_followed(on: On) {
+    let mut site = Site::start(on, "follow").await;
     let pod = site.pod.clone();
     let mut followed = Vec::new();
     for shell in &site.shells {

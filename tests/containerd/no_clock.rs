@@ -9,8 +9,10 @@ use std::process::{Child, Command, Stdio};
 use proto::time::rfc3339;
 use tests::cores::{eventually, program};
 
-use super::node::{Node, kill, own_mounts};
+use super::node::{Node, On, kill, on_both, own_mounts};
 use super::site::{Site, new_boot_id, text};
+
+on_both!(an_edge_core_at_1970_runs_its_pods_and_learns_the_time);
 
 const YEARS_10_S: i64 = 10 * 365 * 86_400;
 
@@ -123,10 +125,9 @@ fn restarts(site: &Site, uids: &BTreeSet<String>) -> i64 {
         .sum()
 }
 
-#[tokio::test]
-async fn containerd_an_edge_core_at_1970_runs_its_pods_and_learns_the_time() {
+async fn an_edge_core_at_1970_runs_its_pods_and_learns_the_time(on: On) {
     own_mounts();
-    let mut site = Site::start("clock").await;
+    let mut site = Site::of(on, "clock").await;
     site.deploy(2);
     let uids = site.ready(2).await;
     site.running(2).await;
@@ -199,7 +200,7 @@ async fn containerd_an_edge_core_at_1970_runs_its_pods_and_learns_the_time() {
 }
 
 #[tokio::test]
-async fn containerd_a_node_joins_at_1970() {
+async fn a_node_joins_at_1970() {
     let site = Site::joined(Node::empty("clockjoin").await).await;
     let wall = Wall::new(&site.node.folder);
     wall.set_to_1970();

@@ -1,4 +1,4 @@
-//! Full disks, as real small file systems: of the node's data, of its logs, of containerd.
+//! Full disks, as real small file systems: of the node's data, of its logs, of its images and containers.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -6,9 +6,19 @@ use std::time::Duration;
 
 use tests::cores::{EdgeCore, eventually, program};
 
-use super::node::{Node, archive, fill, kill};
+use super::node::{Node, On, archive, fill, kill, on_both, on_both_in_full};
 use super::registry::Registry;
 use super::site::{Site, text};
+
+on_both!(
+    a_full_log_folder_costs_lines_and_stops_nothing,
+    says_that_a_pull_found_no_room_and_pulls_when_there_is,
+    says_that_a_container_found_no_room_and_makes_it_when_there_is,
+);
+on_both_in_full!(
+    runs_on_over_a_full_data_folder_and_loses_nothing,
+    starts_pods_from_a_store_on_a_full_disk,
+);
 
 /// How long it takes at most until a node notices by itself what nothing tells of, or asks again for what it had no room
 /// for: a minute, and what the tests' machine needs.
@@ -16,14 +26,14 @@ const BY_ITSELF: Duration = Duration::from_secs(100);
 
 /// A joined node whose data folder is a file system of its own, smaller than a write-ahead log gets before it is folded in
 /// and used again: what is full stays full.
-async fn cramped(name: &str) -> (Site, PathBuf) {
+async fn cramped(on: On, name: &str) -> (Site, PathBuf) {
     // The others have room, however full the machine's disk is.
     let smalls = vec![
         ("edge", "size=4m,mode=0700"),
         ("plogs", "size=16m"),
-        ("root", "size=64m"),
+        (Node::keeps(on), "size=64m"),
     ];
-    let node = Node::on(name, smalls).await;
+    let node = Node::small_of(on, name, smalls).await;
     let data = node.folder.join("edge");
     (Site::joined(node.with_image().await).await, data)
 }
@@ -70,9 +80,8 @@ async fn stop(edge: &mut EdgeCore) {
     edge.kill();
 }
 
-#[tokio::test]
-async fn containerd_runs_on_over_a_full_data_folder_and_loses_nothing() {
-    let (mut site, data) = Box::pin(cramped("full")).await;
+async fn runs_on_over_a_full_data_folder_and_loses_nothing(on: On) {
+    let (mut site, data) = Box::pin(cramped(on, "full")).await;
     site.edge.start();
     site.deploy(2);
     let uids = site.ready(2).await;
@@ -130,9 +139,8 @@ async fn containerd_runs_on_over_a_full_data_folder_and_loses_nothing() {
     site.finish().await;
 }
 
-#[tokio::test]
-async fn containerd_starts_pods_from_a_store_on_a_full_disk() {
-    let (mut site, data) = Box::pin(cramped("fullstart")).await;
+async fn starts_pods_from_a_store_on_a_full_disk(on: On) {
+    let (mut site, data) = Box::pin(cramped(on, "fullstart")).await;
     // Full before there is a store: it waits for room, and does not end.
     let filler = fill(&data);
     site.edge.start();
@@ -188,9 +196,8 @@ async fn containerd_starts_pods_from_a_store_on_a_full_disk() {
     site.finish().await;
 }
 
-#[tokio::test]
-async fn containerd_a_full_log_folder_costs_lines_and_stops_nothing() {
-    let node = Node::on("fulllogs", vec![("plogs", "size=4m,nr_inodes=64")]).await;
+async fn a_full_log_folder_costs_lines_and_stops_nothing(on: On) {
+    let node = Node::small_of(on, "fulllogs", vec![("plogs", "size=4m,nr_inodes=64")]).await;
     let logs = node.folder.join("plogs");
     let mut site = Site::joined(node.with_image().await).await;
     site.edge.start();
@@ -254,10 +261,9 @@ fn waits(pod: &serde_json::Value) -> (String, String) {
     (of("reason"), of("message"))
 }
 
-#[tokio::test]
-async fn containerd_says_that_a_pull_found_no_room_and_pulls_when_there_is() {
-    let node = Node::on("fullpull", vec![("root", "size=16m")]).await;
-    let root = node.folder.join("root");
+async fn says_that_a_pull_found_no_room_and_pulls_when_there_is(on: On) {
+    let node = Node::small_of(on, "fullpull", vec![(Node::keeps(on), "size=48m")]).await;
+    let root = node.folder.join(Node::keeps(on));
     let mut site = Site::joined(node).await;
     site.edge.start();
     let registry = Registry::start();
@@ -294,10 +300,9 @@ fn says_full(message: &str) -> bool {
     message.contains("disk is full") || message.contains("no space left on device")
 }
 
-#[tokio::test]
-async fn containerd_says_that_a_container_found_no_room_and_makes_it_when_there_is() {
-    let node = Node::on("fullmake", vec![("root", "size=16m,nr_inodes=2000")]).await;
-    let root = node.folder.join("root");
+async fn says_that_a_container_found_no_room_and_makes_it_when_there_is(on: On) {
+    let node = Node::small_of(on, "fullmake", vec![(Node::keeps(on), "size=48m,nr_inodes=2000")]).await;
+    let root = node.folder.join(Node::keeps(on));
     let mut site = Site::joined(node.with_image().await).await;
     site.edge.start();
     site.script("first", "Always", "while true; do sleep 1; done");
@@ -335,7 +340,7 @@ fn use_up_inodes(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[tokio::test]
-async fn containerd_a_log_that_finds_no_room_ends_nothing() {
+async fn a_log_that_finds_no_room_ends_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("edgecore.toml");
     let path = |name: &str| folder.path().join(name).display().to_string();

@@ -51,6 +51,26 @@ macro_rules! on_both {
 }
 pub(crate) use on_both;
 
+/// The same for tests that take long and ask little of the runtime: over the embedded one they are a step of
+/// `scripts/test --full`.
+macro_rules! on_both_in_full {
+    ($($test:ident),* $(,)?) => {
+        mod in_full {
+            mod containerd {
+                $(#[tokio::test] async fn $test() { super::super::$test($crate::node::On::Containerd).await; })*
+            }
+            mod embedded {
+                $(
+                    #[tokio::test]
+                    #[ignore = "takes long: scripts/test --full"]
+                    async fn $test() { super::super::$test($crate::node::On::Embedded).await; }
+                )*
+            }
+        }
+    };
+}
+pub(crate) use on_both_in_full;
+
 /// Which runtime a test is run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum On {
@@ -71,14 +91,23 @@ impl Node {
 
     /// A runtime of either kind with nothing in it.
     pub(crate) async fn empty_of(on: On, name: &str) -> Self {
+        Self::small_of(on, name, Vec::new()).await
+    }
+
+    /// A runtime of either kind with nothing in it, on small file systems as in [`Node::on`].
+    pub(crate) async fn small_of(on: On, name: &str, smalls: Vec<(&str, &str)>) -> Self {
         match on {
-            On::Containerd => Self::on(name, Vec::new()).await,
-            On::Embedded => Self::without_daemon(&format!("e-{name}")),
+            On::Containerd => Self::on(name, smalls).await,
+            On::Embedded => Self::without_daemon(&format!("e-{name}"), smalls),
         }
     }
 
-    fn without_daemon(name: &str) -> Self {
+    fn without_daemon(name: &str, smalls: Vec<(&str, &str)>) -> Self {
         let folder = PathBuf::from(format!("/tmp/eh-{}-{name}", std::process::id()));
+        let smalls = smalls
+            .into_iter()
+            .map(|(name, options)| small(&folder.join(name), options));
+        let smalls = smalls.collect();
         std::fs::create_dir_all(folder.join("cni")).unwrap();
         let config = config(&folder);
         Self {
@@ -87,7 +116,7 @@ impl Node {
             )),
             folder,
             config,
-            smalls: Vec::new(),
+            smalls,
             daemon: None,
             embedded: true,
         }
@@ -273,6 +302,14 @@ impl Node {
     pub(crate) async fn logs(&self, name: &str, line: &str) {
         let has = async || self.log(name).iter().any(|known| known == line).then_some(());
         eventually(&format!("{name} logs {line:?}"), has).await;
+    }
+
+    /// The folder where this runtime keeps images and what containers write.
+    pub(crate) fn keeps(on: On) -> &'static str {
+        match on {
+            On::Containerd => "root",
+            On::Embedded => "edge/embedded",
+        }
     }
 
     /// Whether the runtime has no container.

@@ -117,11 +117,7 @@ impl Core {
             pods: node.folder.join("pods"),
             logs: node.folder.join("pod-logs"),
         };
-        let config = Config {
-            folders: folders.clone(),
-            mount_memory: true,
-            ..Config::default()
-        };
+        let config = Config { folders: folders.clone(), ..Config::default() };
         let runtime = Arc::new(Containerd::new(node.config.clone(), clock()).unwrap());
         let (pods, runner) = pods::new(config, runtime, Arc::clone(table), Arc::new(Machine));
         let mut tasks = JoinSet::new();

@@ -45,6 +45,7 @@ async fn a_command_line_that_means_nothing_ends_with_64() {
                 ("join", "<URL>"),
                 ("join https://127.0.0.1:1 --label site", "not KEY=VALUE"),
                 ("image import", "<ARCHIVE>"),
+                ("image remove", "<NAME>"),
             ],
             _ => &[
                 ("get", "<RESOURCE>"),

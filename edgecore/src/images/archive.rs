@@ -1,7 +1,7 @@
 //! Images in a file: a tar archive of an OCI image layout, as `docker save`, `skopeo` and `images/build` make them.
 
 use std::collections::BTreeMap;
-use std::io::SeekFrom;
+use std::io::{self, Read, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use hyper::body::Bytes;
@@ -17,6 +17,17 @@ const PIECE_BYTES_MAX: u64 = 256 * 1024;
 /// Where names are kept in an index: containerd's own whole ones first, then OCI's, which may be a tag only.
 const NAMES: [&str; 2] = ["io.containerd.image.name", "org.opencontainers.image.ref.name"];
 
+/// What lists the images.
+const INDEX: &str = "index.json";
+
+/// How a file begins that is compressed, and what undoes that.
+const COMPRESSED: [(&[u8], &str); 4] = [
+    (&[0x1f, 0x8b], "gunzip"),
+    (&[0x28, 0xb5, 0x2f, 0xfd], "unzstd"),
+    (&[0xfd, b'7', b'z', b'X', b'Z'], "unxz"),
+    (b"BZh", "bunzip2"),
+];
+
 /// An opened archive.
 #[derive(Debug)]
 pub struct Archive {
@@ -27,18 +38,31 @@ pub struct Archive {
 impl Archive {
     pub async fn open(path: &Path) -> Result<Self, ImageError> {
         let file = File::open(path).await.map_err(ImageError::Archive)?.into_std().await;
-        let indexed = tokio::task::spawn_blocking(move || index(file)).await;
-        let entries = indexed
-            .map_err(|error| ImageError::Archive(error.into()))?
-            .map_err(ImageError::Archive)?;
+        let opened = tokio::task::spawn_blocking(move || {
+            what_else(&file)?;
+            index(file).map_err(|error| match error.kind() {
+                io::ErrorKind::InvalidData => ImageError::NoArchive(error.to_string()),
+                _ => ImageError::Archive(error),
+            })
+        });
+        let entries = opened.await.map_err(|error| ImageError::Archive(error.into()))??;
+        if !entries.contains_key(INDEX) {
+            let reason = if entries.contains_key("manifest.json") {
+                "it is what Docker before 25 saves and no OCI layout: save it with a newer one, or skopeo copy \
+                 docker-archive:FILE oci-archive:OTHER"
+            } else {
+                "it holds no images: an archive of an OCI layout has an index.json at its top"
+            };
+            return Err(ImageError::NoArchive(reason.to_owned()));
+        }
         Ok(Self { path: path.to_owned(), entries })
     }
 
     /// The images of the archive. One without a whole name is an error: nothing could ever ask for it.
     pub async fn images(&self) -> Result<Vec<(Reference, Descriptor)>, ImageError> {
-        let entry = self.entry("index.json")?;
+        let entry = self.entry(INDEX)?;
         if entry.size > DOCUMENT_BYTES_MAX {
-            return Err(ImageError::TooLarge { what: "index.json".into(), bytes_max: DOCUMENT_BYTES_MAX });
+            return Err(ImageError::TooLarge { what: INDEX.into(), bytes_max: DOCUMENT_BYTES_MAX });
         }
         let mut part = self.part(entry, 0).await?;
         let mut bytes = Vec::new();
@@ -46,7 +70,7 @@ impl Archive {
             bytes.extend_from_slice(&piece);
         }
         let Document::Index(descriptors) = Document::parse(&bytes)? else {
-            return Err(ImageError::Damaged { reason: "index.json is not an index".into() });
+            return Err(ImageError::Damaged { reason: format!("{INDEX} is not an index") });
         };
         descriptors
             .into_iter()
@@ -80,12 +104,30 @@ impl Archive {
     }
 }
 
+/// Says what a file is that is no archive and often taken for one.
+fn what_else(mut file: &std::fs::File) -> Result<(), ImageError> {
+    let mut begin = Vec::new();
+    Read::take(&mut file, 8)
+        .read_to_end(&mut begin)
+        .map_err(ImageError::Archive)?;
+    if begin.is_empty() {
+        return Err(ImageError::NoArchive("it is empty: copy it again".to_owned()));
+    }
+    match COMPRESSED.iter().find(|(magic, _)| begin.starts_with(magic)) {
+        Some((_, undo)) => Err(ImageError::NoArchive(format!("it is compressed: {undo} it first"))),
+        None => Ok(()),
+    }
+}
+
 fn name(descriptor: &Descriptor) -> Result<Reference, ImageError> {
     let mut names = NAMES.iter().filter_map(|key| descriptor.annotations.get(*key));
     match names.find(|name| name.contains(['/', ':'])) {
         Some(name) => Reference::parse(name),
         None => Err(ImageError::Damaged {
-            reason: format!("the image {} has no whole name", descriptor.digest),
+            reason: format!(
+                "the image {} has no whole name such as docker.io/library/web:1: name it when it is saved",
+                descriptor.digest
+            ),
         }),
     }
 }

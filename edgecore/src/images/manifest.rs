@@ -388,7 +388,7 @@ mod tests {
         let error = host.choose(&[entry("linux/amd64"), entry("linux/s390x")]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "the image is not made for linux/arm64; it has linux/amd64, linux/s390x"
+            "the image is not made for linux/arm64, only for linux/amd64, linux/s390x: build or save it for linux/arm64"
         );
     }
 

@@ -28,6 +28,10 @@ pub use self::trust::{Clock, Trust};
 /// The most an index, a manifest or a configuration may hold.
 pub const DOCUMENT_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
+/// What to do where an image has no room.
+pub const NO_ROOM: &str = "take away what is not needed: edgecore image list shows what is here, edgecore image remove NAME \
+                           removes it";
+
 /// Where an image comes from.
 #[derive(Debug)]
 pub enum Source {
@@ -183,7 +187,7 @@ pub enum ImageError {
         #[source]
         source: serde_json::Error,
     },
-    #[error("the image is not made for {wanted}; it has {found}")]
+    #[error("the image is not made for {wanted}, only for {found}: build or save it for {wanted}")]
     Platform { wanted: String, found: String },
     #[error("{url}: the registry does not know it")]
     NotFound { url: String },
@@ -211,6 +215,9 @@ pub enum ImageError {
     NoTrust,
     #[error("reading the archive")]
     Archive(#[source] io::Error),
+    /// It is something else, or not whole.
+    #[error("{0}")]
+    NoArchive(String),
     #[error("the archive is damaged: {reason}")]
     Damaged { reason: String },
 }

@@ -9,7 +9,9 @@ use tokio::sync::mpsc;
 use super::containerd::Containerd;
 use super::embedded::Embedded;
 use super::fake::Fake;
-use super::{Container, Event, Executed, Image, Network, RegistryAuth, Runtime, RuntimeError, Sandbox, Seen, Version};
+use super::{
+    Container, Event, Executed, Image, Named, Network, RegistryAuth, Runtime, RuntimeError, Sandbox, Seen, Version,
+};
 
 /// Whichever was chosen.
 #[derive(Debug)]
@@ -100,5 +102,13 @@ impl Runtime for Chosen {
 
     async fn import(&self, archive: &Path) -> Result<Vec<String>, RuntimeError> {
         ask!(self.import(archive).await)
+    }
+
+    async fn images(&self) -> Result<Vec<Named>, RuntimeError> {
+        ask!(self.images().await)
+    }
+
+    async fn remove_image(&self, name: &str) -> Result<bool, RuntimeError> {
+        ask!(self.remove_image(name).await)
     }
 }

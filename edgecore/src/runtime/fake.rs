@@ -12,7 +12,8 @@ use proto::object::Uid;
 use tokio::sync::mpsc;
 
 use super::{
-    Container, Event, Executed, Image, Network, RegistryAuth, Runtime, RuntimeError, Sandbox, Seen, State, Version,
+    Container, Event, Executed, Image, Named, Network, RegistryAuth, Runtime, RuntimeError, Sandbox, Seen, State,
+    Version,
 };
 
 /// Events that wait for a slow reader; past that the oldest readers learn from later ones.
@@ -450,5 +451,21 @@ impl Runtime for Fake {
             Ok(vec![name])
         })
         .await
+    }
+
+    async fn images(&self) -> Result<Vec<Named>, RuntimeError> {
+        self.call("images", |world| {
+            let users: Vec<_> = world.containers.values().map(Seen::user).collect();
+            let all = world.images.iter();
+            Ok(all
+                .map(|(name, image)| Named::new(name.clone(), Some(image.clone()), &users))
+                .collect())
+        })
+        .await
+    }
+
+    async fn remove_image(&self, name: &str) -> Result<bool, RuntimeError> {
+        self.call("remove image", |world| Ok(world.images.remove(name).is_some()))
+            .await
     }
 }

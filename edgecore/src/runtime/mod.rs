@@ -12,6 +12,7 @@ pub mod fake;
 pub mod log_shim;
 mod oci;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -20,6 +21,7 @@ use proto::object::Uid;
 use tokio::sync::mpsc;
 
 pub use self::oci::cni::Config as CniConfig;
+use crate::images::Reference;
 
 /// Who a container is. Kept by the runtime with the container.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -132,6 +134,14 @@ pub struct Seen {
     pub state: State,
 }
 
+impl Seen {
+    /// For [`Named::new`].
+    fn user(&self) -> (String, String) {
+        let Labels { namespace, pod_name, .. } = &self.labels;
+        (self.image.clone(), format!("{namespace}/{pod_name}"))
+    }
+}
+
 /// How far a container is. Only ever moves forward. Times are milliseconds since 1970 by the node's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
@@ -165,6 +175,28 @@ pub struct Image {
     pub id: String,
     pub user: String,
     pub size_bytes: u64,
+}
+
+/// A name of an image on this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named {
+    pub name: String,
+    /// `None` while it is not completely there.
+    pub image: Option<Image>,
+    /// The pods with a container that was made by this name, as `namespace/name`.
+    pub pods: BTreeSet<String>,
+}
+
+/// The name and the pod of each container.
+type Users<'a> = &'a [(String, String)];
+
+impl Named {
+    fn new(name: String, image: Option<Image>, users: Users<'_>) -> Self {
+        let means = |other: &str| Reference::parse(other).is_ok_and(|other| other.to_string() == name);
+        let of_it = users.iter().filter(|(image, _)| means(image));
+        let pods = of_it.map(|(_, pod)| pod.clone()).collect();
+        Self { name, image, pods }
+    }
 }
 
 /// Credentials for one registry.
@@ -211,6 +243,8 @@ pub enum RuntimeError {
     },
     #[error("{action}: {what} is not there")]
     Missing { action: &'static str, what: String },
+    #[error("importing {}: {reason}", archive.display())]
+    Import { archive: PathBuf, reason: String },
     /// The image cannot be had: its name, its registry, its content.
     #[error("pulling image {image}: {reason}")]
     Pull { image: String, reason: String },
@@ -331,4 +365,11 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Brings in the images of an OCI archive (a tar of an OCI layout) and returns their names.
     fn import(&self, archive: &std::path::Path) -> impl Future<Output = Result<Vec<String>, RuntimeError>> + Send;
+
+    /// Every name of an image, in their order, with what uses it.
+    fn images(&self) -> impl Future<Output = Result<Vec<Named>, RuntimeError>> + Send;
+
+    /// Forgets a name, as [`Runtime::images`] has it, and takes away what only it needed; says whether it was known. What
+    /// containers were made from stays with them.
+    fn remove_image(&self, name: &str) -> impl Future<Output = Result<bool, RuntimeError>> + Send;
 }

@@ -169,7 +169,7 @@ pub enum StoreError {
     /// The machine would not, or not this time.
     #[error("image {image}: unpacking layer {layer}: {reason}")]
     Unpack { image: String, layer: String, reason: String },
-    #[error("{}: the disk is full", path.display())]
+    #[error("{}: the disk is full; {}", path.display(), super::NO_ROOM)]
     DiskFull { path: PathBuf },
     #[error("{} is damaged", path.display())]
     Record {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read, Seek, SeekFrom};
 
-use super::{BLOCK_BYTES as BLOCK, Header, damaged, records};
+use super::{BLOCK_BYTES as BLOCK, Header, NO_TAR, damaged, records};
 
 /// An archive with more entries is refused.
 pub(in crate::images) const ENTRIES_MAX: usize = 4096;
@@ -24,11 +24,18 @@ pub(in crate::images) fn index(mut archive: impl Read + Seek) -> io::Result<BTre
     // What an extended header says of the entry after it.
     let (mut long_name, mut long_size) = (None, None);
     let mut at = 0;
+    let length = archive.seek(SeekFrom::End(0))?;
     loop {
+        if at > length {
+            return Err(damaged(format!(
+                "it was cut short, at {length} bytes of more than {at}: copy it again, and compare it with its checksum"
+            )));
+        }
         archive.seek(SeekFrom::Start(at))?;
         let mut header = [0; 512];
         match archive.read_exact(&mut header) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && at > 0 => return Ok(entries),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(damaged(NO_TAR)),
             result => result?,
         }
         let Some(header) = Header::parse(header)? else {

@@ -15,6 +15,10 @@ pub(super) const BLOCK: usize = 512;
 /// The unit everything in an archive is padded to, as a length.
 pub(super) const BLOCK_BYTES: u64 = 512;
 
+/// Said of what is something else.
+pub(super) const NO_TAR: &str = "it is no tar archive, or a damaged one: save it with docker save, skopeo copy … \
+                                 oci-archive:FILE or images/build, and compare it with its checksum where it was copied";
+
 /// One header as it stands in the archive.
 #[derive(Debug)]
 pub(super) struct Header([u8; BLOCK]);
@@ -31,7 +35,7 @@ impl Header {
         if said == Some(header.sum(u64::from)) || said == Some(header.sum(signed_byte)) {
             Ok(Some(header))
         } else {
-            Err(damaged("a header's checksum is wrong, or this is not a tar archive"))
+            Err(damaged(NO_TAR))
         }
     }
 

@@ -13,8 +13,9 @@ use containerd_client::services::v1::snapshots::{
     CommitSnapshotRequest, MountsRequest, PrepareSnapshotRequest, RemoveSnapshotRequest, StatSnapshotRequest,
 };
 use containerd_client::services::v1::{
-    AddResourceRequest, ApplyRequest, CreateImageRequest, CreateRequest, DeleteContentRequest, DeleteRequest,
-    GetImageRequest, Image as Record, InfoRequest, ListRequest, ReadContentRequest, Resource, UpdateImageRequest,
+    AddResourceRequest, ApplyRequest, CreateImageRequest, CreateRequest, DeleteContentRequest, DeleteImageRequest,
+    DeleteRequest, GetImageRequest, Image as Record, InfoRequest, ListImagesRequest, ListRequest, ReadContentRequest,
+    Resource, UpdateImageRequest,
 };
 use containerd_client::types::{Descriptor as Target, Mount};
 use prost_types::FieldMask;
@@ -25,12 +26,13 @@ use super::client::{Answer as _, Client, PROCESS, QUICK, Refusal, UNPACK, within
 use super::ingest::Ingest;
 use crate::images::manifest::Run;
 use crate::images::{
-    Archive, Config, DOCUMENT_BYTES_MAX, Descriptor, Digest, Documents, Host, ImageError, Manifest, Reference,
+    Archive, Config, DOCUMENT_BYTES_MAX, Descriptor, Digest, Documents, Host, ImageError, Manifest, NO_ROOM, Reference,
     Registry, Source, Trust,
 };
 use crate::runtime::{Image, RegistryAuth, RuntimeError, explain};
 
 const FIND: &str = "looking for the image";
+const FORGET: &str = "removing the image";
 pub(super) const TAKE_IN: &str = "taking in the image";
 
 /// How many incomplete images are kept to go on with; the oldest go.
@@ -108,20 +110,39 @@ impl Images {
 
     pub(super) async fn import(&self, path: &Path) -> Result<Vec<String>, RuntimeError> {
         let _turn = self.turn.acquire().await.expect("never closed");
-        let shown = path.display().to_string();
-        let archive = Archive::open(path).await.map_err(|error| pull_error(&shown, error))?;
-        let images = archive.images().await.map_err(|error| pull_error(&shown, error))?;
+        let refused = |error| import_error(path, &error);
+        let archive = Archive::open(path).await.map_err(refused)?;
+        let images = archive.images().await.map_err(refused)?;
         let mut source = Source::Archive(archive);
         let mut names = Vec::new();
         for (reference, root) in images {
-            let bytes = source
-                .document(&root)
-                .await
-                .map_err(|error| pull_error(&shown, error))?;
-            source = Box::pin(self.take_in(source, root, bytes, &reference)).await?.1;
+            let bytes = source.document(&root).await.map_err(refused)?;
+            let taken = Box::pin(self.take_in(source, root, bytes, &reference)).await;
+            source = taken.map_err(|error| import_error(path, &error))?.1;
             names.push(reference.to_string());
         }
         Ok(names)
+    }
+
+    /// Every name there is, in their order.
+    pub(super) async fn names(&self) -> Result<Vec<String>, RuntimeError> {
+        let list = self.client.request(ListImagesRequest::default());
+        let answer = within(QUICK, self.client.images().list(list)).await;
+        let images = answer.or_error(FIND, "images")?.images;
+        let mut names: Vec<String> = images.into_iter().map(|image| image.name).collect();
+        names.sort();
+        Ok(names)
+    }
+
+    /// Forgets a name; says whether it was known. What only it needed goes before this returns.
+    pub(super) async fn forget(&self, name: &str) -> Result<bool, RuntimeError> {
+        let delete = DeleteImageRequest {
+            name: name.to_owned(),
+            sync: true,
+            ..DeleteImageRequest::default()
+        };
+        let deleted = within(PROCESS, self.client.images().delete(self.client.request(delete))).await;
+        Ok(deleted.optional().or_error(FORGET, name)?.is_some())
     }
 
     async fn take_in(
@@ -466,6 +487,17 @@ fn target(descriptor: &Descriptor) -> Target {
         size: i64::try_from(descriptor.size).unwrap_or(i64::MAX),
         ..Target::default()
     }
+}
+
+fn import_error(archive: &Path, error: &(dyn std::error::Error + 'static)) -> RuntimeError {
+    let reason = match error.downcast_ref::<RuntimeError>() {
+        Some(unreachable @ RuntimeError::Unreachable { .. }) => explain(unreachable),
+        Some(RuntimeError::DiskFull { .. }) => {
+            format!("containerd has no room for it: {NO_ROOM}")
+        }
+        Some(_) | None => explain(error),
+    };
+    RuntimeError::Import { archive: archive.to_owned(), reason }
 }
 
 pub(super) fn pull_error(image: &str, error: ImageError) -> RuntimeError {

@@ -44,8 +44,8 @@ use super::oci::sandbox::{self, Sandboxes};
 use super::oci::spec::{self, Input, Machine};
 use super::oci::{accounts, cgroup, machine, names};
 use super::{
-    CniConfig, Container, Event, Executed, Image, Network, RegistryAuth, Runtime, RuntimeError, Sandbox, Seen, Version,
-    explain,
+    CniConfig, Container, Event, Executed, Image, Named, Network, RegistryAuth, Runtime, RuntimeError, Sandbox, Seen,
+    Version, explain,
 };
 use crate::images::registry::escape;
 use crate::images::{Clock, Trust};
@@ -562,6 +562,20 @@ impl Runtime for Containerd {
 
     async fn import(&self, archive: &Path) -> Result<Vec<String>, RuntimeError> {
         self.images.import(archive).await
+    }
+
+    async fn images(&self) -> Result<Vec<Named>, RuntimeError> {
+        let users: Vec<_> = self.list().await?.iter().map(Seen::user).collect();
+        let mut all = Vec::new();
+        for name in self.images.names().await? {
+            let found = self.images.find(&name).await?;
+            all.push(Named::new(name, found.map(|found| found.image), &users));
+        }
+        Ok(all)
+    }
+
+    async fn remove_image(&self, name: &str) -> Result<bool, RuntimeError> {
+        self.images.forget(name).await
     }
 }
 

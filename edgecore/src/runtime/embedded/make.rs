@@ -136,16 +136,32 @@ impl Maker {
         self.images.mount_root(&image, &folder).map(drop).map_err(stored(START))
     }
 
-    /// Takes away the images that no name and no container needs any more.
-    pub(super) fn collect(&self) -> Result<(), RuntimeError> {
-        let mut used = BTreeSet::new();
+    /// The image's name and the pod of every container.
+    pub(super) fn users(&self) -> Result<Vec<(String, String)>, RuntimeError> {
+        let made = self.all_made()?.into_iter();
+        Ok(made
+            .map(|made| (made.image, format!("{}/{}", made.namespace, made.pod_name)))
+            .collect())
+    }
+
+    fn all_made(&self) -> Result<Vec<Made>, RuntimeError> {
+        let mut all = Vec::new();
         for pod in self.folders.pods() {
             for id in self.folders.containers(pod) {
                 let path = self.folders.container(pod, &id).join(record::MADE);
-                let made = record::read::<Made>(&path).map_err(recorded(COLLECT))?;
-                used.extend(made.and_then(|made| ImageId::parse(&made.image_id).ok()));
+                all.extend(record::read::<Made>(&path).map_err(recorded(COLLECT))?);
             }
         }
+        Ok(all)
+    }
+
+    /// Takes away the images that no name and no container needs any more.
+    pub(super) fn collect(&self) -> Result<(), RuntimeError> {
+        let made = self.all_made()?;
+        let used: BTreeSet<_> = made
+            .iter()
+            .filter_map(|made| ImageId::parse(&made.image_id).ok())
+            .collect();
         self.images.collect(&used).map(drop).map_err(stored(COLLECT))
     }
 

@@ -44,8 +44,8 @@ use self::wire::{Answer, Request};
 use super::oci::sandbox::Sandboxes;
 use super::oci::{cgroup, machine, names};
 use super::{
-    CniConfig, Container, Event, Executed, Image, Network, RegistryAuth, Runtime, RuntimeError, Sandbox, Seen, State,
-    Version, explain,
+    CniConfig, Container, Event, Executed, Image, Named, Network, RegistryAuth, Runtime, RuntimeError, Sandbox, Seen,
+    State, Version, explain,
 };
 use crate::images::store::{ImageStore, StoreError, Stored, unpack};
 use crate::images::{Clock, Reference, Registry, Source, Trust};
@@ -58,6 +58,7 @@ const REMOVE: &str = "removing the container";
 const RELEASE: &str = "releasing the pod's sandbox";
 const EXEC: &str = "running a command in the container";
 const FIND: &str = "looking for the image";
+const FORGET: &str = "removing the image";
 
 /// For what a shim does at once.
 const QUICK: Duration = Duration::from_secs(10);
@@ -409,9 +410,37 @@ impl Runtime for Embedded {
     }
 
     async fn import(&self, archive: &Path) -> Result<Vec<String>, RuntimeError> {
-        let shown = archive.display().to_string();
         let imported = self.images.import(archive).await;
-        imported.map_err(|error| RuntimeError::Pull { image: shown, reason: explain(&error) })
+        imported.map_err(|error| {
+            let reason = match &error {
+                // Of the archive itself, which is named already.
+                StoreError::Image { image, source } if *image == archive.display().to_string() => explain(source),
+                error => explain(error),
+            };
+            RuntimeError::Import { archive: archive.to_owned(), reason }
+        })
+    }
+
+    async fn images(&self) -> Result<Vec<Named>, RuntimeError> {
+        let (maker, images) = (Arc::clone(&self.maker), self.images.clone());
+        blocking(FIND, move || {
+            let users = maker.users()?;
+            let names = images.names().map_err(stored(FIND))?.into_iter();
+            Ok(names
+                .map(|(name, stored)| Named::new(name, stored.as_ref().map(image), &users))
+                .collect())
+        })
+        .await
+    }
+
+    async fn remove_image(&self, name: &str) -> Result<bool, RuntimeError> {
+        let (maker, images, name) = (Arc::clone(&self.maker), self.images.clone(), name.to_owned());
+        blocking(FORGET, move || {
+            let known = images.forget(&name).map_err(stored(FORGET))?;
+            maker.collect()?;
+            Ok(known)
+        })
+        .await
     }
 }
 
