@@ -17,6 +17,7 @@ on_both!(
     tells_an_oom_kill,
     limits_what_a_container_may_do,
     gives_a_privileged_container_the_machine,
+    kills_what_froze_itself,
     keeps_devices_from_a_container,
     keeps_its_limits_from_a_container,
     logs_lose_nothing_and_turn_over,
@@ -398,6 +399,29 @@ async fn gives_a_privileged_container_the_machine(on: On) {
     assert_eq!(node.exit_code(&id).await, 0);
     // A terminal's lines end in CR LF; the log has them so, and `lines` here takes both.
     node.logs("c", "stdout F yes").await;
+    node.finish(&[&id], &[uid]).await;
+}
+
+/// A container that may do everything may freeze itself: it ends all the same when it has to.
+async fn kills_what_froze_itself(on: On) {
+    let node = Node::of(on, "frozen").await;
+    let uid = pod();
+    let freeze = "cd /sys/fs/cgroup; echo ready; test -e freezer && echo FROZEN >freezer/freezer.state || echo 1 >cgroup.freeze; \
+                  while true; do sleep 1; done";
+    let mut container = node.script(uid, "c", freeze);
+    container.security.privileged = true;
+    let id = node.run(&container).await;
+    node.logs("c", "stdout F ready").await;
+    let frozen = |pid: u32| {
+        let wait = std::fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
+        wait.contains("refrigerator") || wait.contains("freez") || wait.contains("do_signal")
+    };
+    eventually("it is frozen", async || {
+        node.contained().into_iter().any(frozen).then_some(())
+    })
+    .await;
+    node.runtime.signal(&id, 9).await.unwrap();
+    assert_eq!(node.exit_code(&id).await, 137);
     node.finish(&[&id], &[uid]).await;
 }
 

@@ -231,6 +231,7 @@ impl Embedded {
                 if !running && busy.is_empty() {
                     return Ok(());
                 }
+                cgroup::thaw(&cgroup);
                 for process in busy {
                     let process = i32::try_from(process).ok().and_then(Pid::from_raw);
                     let _ = process.map(|process| kill_process(process, Signal::KILL));
@@ -328,6 +329,12 @@ impl Runtime for Embedded {
         let seen = self.look(pod, id).map_err(recorded(SIGNAL))?;
         if !matches!(seen.map(|seen| seen.state), Some(State::Running { .. })) {
             return Ok(());
+        }
+        if signal == SIGKILL
+            && let Some(made) =
+                record::read::<Made>(&self.folders.container(pod, id).join(record::MADE)).map_err(recorded(SIGNAL))?
+        {
+            cgroup::thaw(&made.cgroup);
         }
         match self
             .ask(pod, &Request::Signal { id: id.to_owned(), signal }, QUICK, SIGNAL)

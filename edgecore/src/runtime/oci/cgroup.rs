@@ -1,7 +1,7 @@
 //! Cgroups of both versions, by their files.
 
 use std::collections::BTreeSet;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 const ROOT: &str = "/sys/fs/cgroup";
@@ -75,6 +75,26 @@ fn collect(folder: &Path, found: &mut BTreeSet<u32>) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             collect(&entry.path(), found);
+        }
+    }
+}
+
+/// Lets everything in a cgroup and those below it run again: what is frozen does not end, whoever kills it (version 1).
+pub(in crate::runtime) fn thaw(cgroup: &str) {
+    for root in roots() {
+        thaw_tree(&root.join(cgroup.trim_start_matches('/')));
+    }
+}
+
+fn thaw_tree(folder: &Path) {
+    for (file, value) in [("freezer.state", "THAWED"), ("cgroup.freeze", "0")] {
+        // Only what is there already: a folder of another kind gets no file.
+        let file = std::fs::File::options().write(true).open(folder.join(file));
+        let _ = file.and_then(|mut file| file.write_all(value.as_bytes()));
+    }
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            thaw_tree(&entry.path());
         }
     }
 }
