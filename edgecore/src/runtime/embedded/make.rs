@@ -13,7 +13,7 @@ use super::{CREATE, REMOVE, START, act, failed, missing_is_fine, recorded, store
 use crate::images::store::{ImageId, ImageStore, Stored};
 use crate::runtime::log_shim::Target;
 use crate::runtime::oci::spec::{self, Input, Machine};
-use crate::runtime::oci::{accounts, cgroup, names, passwd};
+use crate::runtime::oci::{accounts, cgroup, limits, names, passwd};
 use crate::runtime::{Container, RuntimeError, Sandbox, Seen, explain};
 use crate::seccomp::privileges::Entry;
 use crate::sys;
@@ -53,6 +53,7 @@ impl Maker {
             .image(&container.image)
             .map_err(stored(CREATE))?
             .ok_or_else(missing)?;
+        let container = &*limits::kept(container, &cgroup::controllers());
         let made = self.make_whole(sandbox, container, shared, &image, &folder);
         if made.is_err() && !folder.join(record::MADE).exists() {
             // Without its record it is no container.

@@ -4,6 +4,7 @@
 pub(super) mod accounts;
 pub(super) mod cgroup;
 pub(super) mod cni;
+pub(super) mod limits;
 pub(super) mod machine;
 pub(super) mod names;
 pub(super) mod passwd;
