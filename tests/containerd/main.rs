@@ -11,6 +11,7 @@ mod life;
 mod logs;
 mod main_job;
 mod no_clock;
+mod no_controller;
 mod no_room;
 mod no_runtime;
 mod node;

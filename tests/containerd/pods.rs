@@ -1,8 +1,9 @@
 //! What containers of one pod share, and what pods do not.
 
+use std::path::Path;
 use std::process::Command;
 
-use edgecore::runtime::{Container, Runtime as _, State};
+use edgecore::runtime::{Container, Mount, Runtime as _, State};
 
 use super::node::{Node, On, eventually, on_both, pod};
 
@@ -168,6 +169,48 @@ async fn a_network_that_fails_leaves_nothing(on: On) {
     );
     assert_eq!(leases(&node).len(), 1);
     node.finish(&[], &[uid]).await;
+}
+
+/// Links that lead to nothing, up and out: what a pod's containers read there is the pod's all the same, and nothing is
+/// made outside of their root.
+#[tokio::test]
+async fn containerd_mounts_files_where_an_image_has_links() {
+    files_are_mounted_where_an_image_has_links(On::Containerd).await;
+}
+
+async fn files_are_mounted_where_an_image_has_links(on: On) {
+    let node = Node::empty_of(on, "links").await;
+    let archive = node.folder.join("links.tar");
+    let made = Command::new("python3")
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("containerd/links.py"))
+        .args([super::node::archive("web"), archive.clone()])
+        .status();
+    assert!(made.unwrap().success());
+    let names = node.runtime.import(&archive).await.unwrap();
+    let uid = pod();
+    let files = ["resolv.conf", "hosts", "hostname"];
+    let source = node.folder.join("etc");
+    std::fs::create_dir_all(&source).unwrap();
+    let mut container = node.script(uid, "c", "for f in resolv.conf hosts hostname; do cat /etc/$f; done");
+    container.image.clone_from(&names[0]);
+    for file in files {
+        std::fs::write(source.join(file), format!("the {file} of the pod\n")).unwrap();
+        container.mounts.push(Mount {
+            source: source.join(file),
+            target: format!("/etc/{file}"),
+            read_only: true,
+        });
+    }
+    let id = node.run(&container).await;
+    assert_eq!(node.exit_code(&id).await, 0);
+    assert_eq!(
+        node.log("c"),
+        files.map(|file| format!("stdout F the {file} of the pod"))
+    );
+    for outside in ["/nowhere", "/etc/hostname.real"] {
+        assert!(!Path::new(outside).exists(), "{outside}");
+    }
+    node.finish(&[&id], &[uid]).await;
 }
 
 /// Memory of the processes around containers, in KiB: resident and proportional.

@@ -3,11 +3,11 @@
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use edgecore::runtime::{Event, Runtime as _, Security, State};
+use edgecore::runtime::{Event, Mount, Runtime as _, Security, State};
 use proto::object::Uid;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
-use super::node::{Node, On, event, eventually, kill, pod};
+use super::node::{Node, On, event, eventually, fill, kill, pod};
 
 const COUNT: &str = "i=0; while :; do echo $i; i=$((i+1)); sleep 0.01; done";
 
@@ -201,7 +201,7 @@ async fn embedded_what_cannot_be_run_says_why() {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&source, mode).unwrap();
     let mut container = node.script(uid, "c", "");
-    container.mounts = vec![edgecore::runtime::Mount { source, target: "/program".into(), read_only: true }];
+    container.mounts = vec![Mount { source, target: "/program".into(), read_only: true }];
     container.command = vec!["/program".into()];
     let sandbox = node.sandbox(uid);
     node.runtime.prepare(&sandbox).await.unwrap();
@@ -226,4 +226,43 @@ fn ask(node: &Node, pod: Uid, request: &[u8]) -> Vec<u8> {
     let (_, length) = rustix::net::recv(&socket, &mut answer[..], RecvFlags::empty()).unwrap();
     answer.truncate(length);
     answer
+}
+
+/// What ends on a full disk is written down where a reboot takes it, and on the disk as soon as there is room.
+#[tokio::test]
+async fn embedded_an_exit_that_found_no_room_is_kept_once_there_is() {
+    let smalls = vec![("edge/embedded", "size=64m")];
+    let node = Node::small_of(On::Embedded, "exitroom", smalls)
+        .await
+        .with_image()
+        .await;
+    let uid = pod();
+    let flags = node.folder.join("flags");
+    std::fs::create_dir_all(&flags).unwrap();
+    let mut container = node.script(uid, "c", "until [ -e /flags/go ]; do sleep 0.05; done; exit 5");
+    container.mounts = vec![Mount {
+        source: flags.clone(),
+        target: "/flags".into(),
+        read_only: true,
+    }];
+    let id = node.run(&container).await;
+    let filler = fill(&node.folder.join("edge/embedded"));
+    std::fs::write(flags.join("go"), "").unwrap();
+    assert_eq!(node.exit_code(&id).await, 5);
+    let kept = node
+        .folder
+        .join("edge/embedded/pods")
+        .join(uid.to_string())
+        .join(&id)
+        .join("exit");
+    assert!(!kept.exists(), "there is no room for it");
+    assert_eq!(node.exit_code(&id).await, 5, "and it is known all the same");
+    std::fs::remove_file(filler).unwrap();
+    assert_eq!(node.exit_code(&id).await, 5);
+    assert!(kept.exists());
+    // What a reboot leaves.
+    let run = node.folder.join("run/shims").join(uid.to_string()).join(&id);
+    std::fs::remove_dir_all(run).unwrap();
+    assert_eq!(node.exit_code(&id).await, 5);
+    node.finish(&[&id], &[uid]).await;
 }

@@ -7,6 +7,8 @@ mod command_lines;
 #[cfg(test)]
 mod corpus;
 #[cfg(test)]
+mod documents;
+#[cfg(test)]
 mod edgectl;
 #[cfg(test)]
 mod edgectl_nodes;

@@ -42,7 +42,7 @@ use self::record::Exit;
 use super::log_shim::{self, Target};
 use super::oci::sandbox::{self, Sandboxes};
 use super::oci::spec::{self, Input, Machine};
-use super::oci::{accounts, cgroup, machine, names};
+use super::oci::{accounts, cgroup, limits, machine, names};
 use super::{
     CniConfig, Container, Event, Executed, Image, Named, Network, RegistryAuth, Runtime, RuntimeError, Sandbox, Seen,
     Version, explain,
@@ -291,6 +291,7 @@ impl Containerd {
             (String::new(), String::new())
         };
         let account = accounts::resolve(user, &container.security, &passwd, &group).map_err(invalid)?;
+        let container = &*limits::kept(container, &cgroup::controllers());
         let spec = spec::build(&Input {
             sandbox,
             container,

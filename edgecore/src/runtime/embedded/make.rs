@@ -14,7 +14,7 @@ use crate::oci::{Mount, Spec};
 use crate::runtime::log_shim::Target;
 use crate::runtime::oci::inside::{self, Kind};
 use crate::runtime::oci::spec::{self, Input, Machine};
-use crate::runtime::oci::{accounts, cgroup, names, passwd};
+use crate::runtime::oci::{accounts, cgroup, limits, names, passwd};
 use crate::runtime::{Container, RuntimeError, Sandbox, Seen, explain};
 use crate::seccomp::privileges::Entry;
 
@@ -53,6 +53,7 @@ impl Maker {
             .image(&container.image)
             .map_err(stored(CREATE))?
             .ok_or_else(missing)?;
+        let container = &*limits::kept(container, &cgroup::controllers());
         let made = self.make_whole(sandbox, container, shared, &image, &folder);
         if made.is_err() && !folder.join(record::MADE).exists() {
             // Without its record it is no container.
@@ -98,7 +99,6 @@ impl Maker {
             reason: format!("making its working folder {}: {error}", folder_inside.display()),
         })?;
         spec.root.path = root.path;
-        limit_to(&mut spec, &cgroup::controllers(), &container.labels.container);
         if !self.machine.unified_cgroups {
             show_own_cgroups(&mut spec, &cgroup::roots(), container.security.privileged);
         }
@@ -205,36 +205,4 @@ fn show_own_cgroups(spec: &mut Spec, roots: &[PathBuf], privileged: bool) {
     };
     let all: Vec<_> = std::iter::once(folder).chain(own).collect();
     spec.mounts.splice(at..=at, all);
-}
-
-/// Takes out the limits that this machine cannot keep, and says which.
-fn limit_to(spec: &mut Spec, controllers: &BTreeSet<String>, id: &str) {
-    let lacks = |name: &str| !controllers.contains(name);
-    let resources = &mut spec.linux.resources;
-    let mut lost = Vec::new();
-    if lacks("memory") && resources.memory.take().is_some() {
-        lost.push("memory");
-    }
-    if lacks("pids") && resources.pids.take().is_some() {
-        lost.push("pids");
-    }
-    if lacks("cpu")
-        && resources
-            .cpu
-            .take()
-            .is_some_and(|cpu| cpu.shares.is_some() || cpu.quota.is_some())
-    {
-        lost.push("cpu");
-    }
-    if !cgroup::is_unified() && lacks("devices") {
-        resources.devices.clear();
-    }
-    if !lost.is_empty() {
-        let lost = lost.join(", ");
-        tracing::warn!(
-            container = id,
-            controllers = lost,
-            "this machine does not keep its limits: edgecore check says what to do"
-        );
-    }
 }

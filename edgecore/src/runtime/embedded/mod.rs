@@ -194,7 +194,14 @@ impl Embedded {
         let started = record::read::<Moment>(&folder.join(record::STARTED))?;
         let ended = match record::read::<Exit>(&folder.join(record::EXIT))? {
             // Where there was no room for it on the disk.
-            None => record::read::<Exit>(&self.folders.run(pod).join(id).join(record::EXIT))?,
+            None => {
+                let ended = record::read::<Exit>(&self.folders.run(pod).join(id).join(record::EXIT))?;
+                if let Some(ended) = &ended {
+                    // There may be by now; whatever fails here is tried again by the next look.
+                    let _ = record::write(&folder.join(record::EXIT), ended);
+                }
+                ended
+            }
             ended => ended,
         };
         Ok(Some(Seen {

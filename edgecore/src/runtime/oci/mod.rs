@@ -5,6 +5,7 @@ pub(super) mod accounts;
 pub(super) mod cgroup;
 pub(super) mod cni;
 pub(super) mod inside;
+pub(super) mod limits;
 pub(super) mod machine;
 pub(super) mod names;
 pub(super) mod passwd;
