@@ -99,7 +99,8 @@ pub(super) struct PodTask<R, D, C> {
     fetched: BTreeSet<String>,
     pulling: BTreeSet<String>,
     failures: BTreeMap<Work, Failure>,
-    probers: BTreeMap<String, Prober>,
+    /// Apart from the map, whose node has room for eleven.
+    probers: BTreeMap<String, Box<Prober>>,
     told: Told,
     /// It was not wanted once. Then it is taken away whatever happens meanwhile: should it be wanted again, another task
     /// begins with nothing of this one.
