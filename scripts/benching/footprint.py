@@ -28,7 +28,7 @@ class Footprint:
 
     def elsewhere(self, row):
         """An edge core that somebody started at the place, as it is."""
-        self.measure(row, self.place.oldest("edgecore"), 5, 8)
+        self.measure(row, self.place.oldest("edgecore"), 5, 8, long=True)
 
     def all(self):
         self.binary()
@@ -59,13 +59,14 @@ class Footprint:
         self.figures.table("edge core, crates", ["crate", "bytes of code", "of data with a name"],
                            [*rows, [f"{len(both) - len(shown)} others", *map(str, rest)]])
 
-    def measure(self, row, pid, pss_mib=None, rss_mib=None, say_calls=False):
+    def measure(self, row, pid, pss_mib=None, rss_mib=None, long=False):
         """Everything about one process, over a while in which nothing happens."""
-        time.sleep(self.how.settle_s)
+        time.sleep(self.how.settle_s if long else self.how.rest_s)
+        lasts_s = self.how.idle_s if long else self.how.show_s
         before, since = self.place.look(pid), time.monotonic()
         looks = [before]
         for _ in range(LOOKS):
-            time.sleep(self.how.idle_s / LOOKS)
+            time.sleep(lasts_s / LOOKS)
             looks.append(self.place.look(pid))
         after, lasted = looks[-1], time.monotonic() - since
         most = max(looks, key=lambda look: look.total().pss)
@@ -76,7 +77,7 @@ class Footprint:
                 f"{number(sum(woken.values()))} wake-ups a minute; {sum(after.descriptors.values())} descriptors")
         budgets = [(found, limit * 1024) for found, limit in ((total.pss, pss_mib), (total.rss, rss_mib)) if limit]
         self.figures.add(row, text, *budgets)
-        if say_calls:
+        if long and self.place is HERE:
             made = calls(self.place, pid, self.how.calls_s)
             rates = [f"{name} {number(count * 60 / self.how.calls_s)}" for name, count in made.most_common(8)]
             self.figures.add(f"{row}: system calls a minute", ", ".join(rates))
@@ -128,7 +129,7 @@ class Footprint:
 
     def edge_core(self):
         pid = self.edge.process.pid
-        self.measure("edge core, idle, joined", pid, 5, 8, say_calls=True)
+        self.measure("edge core, idle, joined", pid, 5, 8, long=True)
         self.kube.create(DEPLOYMENTS, deployment("site", "edge", 0))
         for count, pss_mib in ((10, 6), (50, 10)):
             if count > self.how.many_pods:

@@ -101,7 +101,8 @@ pub(super) struct PodTask<R, D, C> {
     failures: BTreeMap<Work, Failure>,
     /// Why containers cannot be started, by the runtime's names of them; until they are taken away.
     unstartable: BTreeMap<String, String>,
-    probers: BTreeMap<String, Prober>,
+    /// Apart from the map, whose node has room for eleven.
+    probers: BTreeMap<String, Box<Prober>>,
     told: Told,
     /// It was not wanted once. Then it is taken away whatever happens meanwhile: should it be wanted again, another task
     /// begins with nothing of this one.

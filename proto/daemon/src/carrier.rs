@@ -87,6 +87,9 @@ fn transport(idle: Duration) -> TransportConfig {
         .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
         .receive_window(VarInt::from_u32(CONNECTION_WINDOW_BYTES))
         .send_window(SEND_WINDOW_BYTES)
+        // A connection keeps a buffer for all datagrams that it hands to the kernel at once: 13 KB, which a hub has once
+        // for each of its nodes, and which is of use to somebody who sends megabytes.
+        .enable_segmentation_offload(false)
         .datagram_receive_buffer_size(None);
     transport
 }

@@ -22,6 +22,10 @@ const BUSY_WAIT: Duration = Duration::from_secs(10);
 /// The pages of [`Mode::Alone`]: a change touches a few, whatever is in the rest of them.
 const SMALL_PAGE_BYTES: u32 = 1024;
 
+/// What [`Mode::Alone`] keeps of its file in memory, where SQLite would take up to 2 MB: what is read again is in the
+/// kernel's cache of the file.
+const SMALL_CACHE_KIB: i32 = 128;
+
 /// What a write-ahead log shrinks back to after it had to grow.
 const WAL_BYTES: u64 = 16 << 20;
 
@@ -202,6 +206,7 @@ fn connect(path: &Path, mode: Mode) -> Result<Connection, rusqlite::Error> {
                 connection.pragma_update(None, "page_size", SMALL_PAGE_BYTES)?;
                 // Before anything looks at the log: only then is no index made.
                 connection.query_row("PRAGMA locking_mode = EXCLUSIVE", [], |_| Ok(()))?;
+                connection.pragma_update(None, "cache_size", -SMALL_CACHE_KIB)?;
             }
             connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
             let synchronous = if mode == Mode::Relaxed { "NORMAL" } else { "FULL" };

@@ -246,7 +246,7 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
                 .filter(|prober| prober.container_id() == running.id);
             let prober = kept.unwrap_or_else(|| {
                 let known = current.running_since.map(|_| (current.started, current.ready));
-                Prober::new(spec, &running.id, current.number, known, now)
+                Box::new(Prober::new(spec, &running.id, current.number, known, now))
             });
             self.probers.insert(spec.name.clone(), prober);
         }

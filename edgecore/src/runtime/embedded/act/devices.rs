@@ -47,7 +47,7 @@ pub(super) fn limit(spec: &Spec, cgroups: &Cgroups) -> io::Result<()> {
         return sys::limit_devices(&File::open(folder)?, &program());
     }
     if cgroups.with("devices.deny").is_none() {
-        // Not every kernel of version 1 has them: `edgecore check` says so.
+        // A kernel without this controller keeps none from anybody.
         return Ok(());
     }
     cgroups.write("devices.deny", "a")?;
