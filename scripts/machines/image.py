@@ -78,18 +78,30 @@ def _make(folder, arch, kernel, debs, files):
         for deb in debs:
             unpack(deb, root, "bin/busybox", "sbin/e2fsck.static", "usr/sbin/e2fsck.static")
         e2fsck = next(root.rglob("e2fsck.static"))
-        (folder / "initrd").write_bytes(_initrd(kernel, root / "bin/busybox", e2fsck))
+        (folder / "initrd").write_bytes(_initrd(kernel, "initrd-init", root / "bin/busybox", e2fsck))
         kernel.install(root)
         _fill(root, files)
         file_system(root, folder / "disk.img", DISK_BYTES)
     (folder / "whole").touch()
 
 
-def _initrd(kernel, busybox, e2fsck):
+def settler(arch, target):
+    """A memory disk that finishes what lies unpacked on a disk, as guest/settle-init says; returns the kernel to boot it with."""
+    packages = Packages(arch)
+    kernel = packages.kernel()
+    with tempfile.TemporaryDirectory(dir=TARGET) as temporary:
+        root = Path(temporary)
+        for deb in packages.fetch("busybox-static"):
+            unpack(deb, root, "bin/busybox")
+        target.write_bytes(_initrd(kernel, "settle-init", root / "bin/busybox"))
+    return kernel.image
+
+
+def _initrd(kernel, init, *programs):
     modules = kernel.for_disk()
     entries = [(path, 0o40755, None) for path in ("bin", "dev", "proc", "sys", "root", "modules")]
-    entries += [("init", 0o100755, (GUEST / "initrd-init").read_bytes()),
-                ("bin/busybox", 0o100755, busybox.read_bytes()), ("bin/e2fsck", 0o100755, e2fsck.read_bytes()),
+    entries += [("init", 0o100755, (GUEST / init).read_bytes()),
+                *((f"bin/{path.name.removesuffix('.static')}", 0o100755, path.read_bytes()) for path in programs),
                 ("modules/order", 0o100644, "".join(f"{path.name}\n" for path in modules).encode())]
     entries += [(f"modules/{path.name}", 0o100644, path.read_bytes()) for path in modules]
     return initrd(entries)

@@ -71,21 +71,27 @@ pub struct Machine {
 impl Machine {
     /// Makes and starts one with a battery-less clock and these files, as (here, there), on its disk.
     pub fn start(board: Board, name: &str, files: &[(&Path, &str)]) -> Self {
+        let files = files.iter().map(|(here, there)| format!("{}={there}", here.display()));
+        let options: Vec<_> = files.flat_map(|file| ["--file".to_owned(), file]).collect();
+        Self::make(
+            board,
+            name,
+            &[&["--clock".to_owned(), "1970".to_owned()][..], &options].concat(),
+        )
+    }
+
+    /// Makes and starts one from what `images/disk` made.
+    pub fn of_image(board: Board, name: &str, folder: &Path) -> Self {
+        Self::make(board, name, &["--image".to_owned(), folder.display().to_string()])
+    }
+
+    fn make(board: Board, name: &str, options: &[String]) -> Self {
         let machine = Self { name: format!("test-{}-{name}", std::process::id()) };
         let mut command = vm();
-        command.args([
-            "start",
-            &machine.name,
-            "--arch",
-            board.arch(),
-            "--clock",
-            "1970",
-            "--new",
-        ]);
+        command
+            .args(["start", &machine.name, "--arch", board.arch(), "--new"])
+            .args(options);
         machine.owned(&mut command);
-        for (here, there) in files {
-            command.arg("--file").arg(format!("{}={there}", here.display()));
-        }
         succeed(&mut command);
         machine
     }
@@ -135,8 +141,13 @@ impl Machine {
     pub fn write(&self, text: &str, there: &str) {
         let here = std::env::temp_dir().join(&self.name);
         std::fs::write(&here, text).expect("writing a file");
-        succeed(vm().args(["put".as_ref(), self.name.as_ref(), here.as_os_str(), OsStr::new(there)]));
+        self.put(&here, there);
         std::fs::remove_file(&here).expect("removing a file");
+    }
+
+    /// Puts a file there.
+    pub fn put(&self, here: &Path, there: &str) {
+        succeed(vm().args(["put".as_ref(), self.name.as_ref(), here.as_os_str(), OsStr::new(there)]));
     }
 
     /// Fetches a file.

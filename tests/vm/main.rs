@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "what supports a test fails by panicking, too")]
 
 mod boot;
+mod disk;
 mod drive;
 mod pods;
 mod power;

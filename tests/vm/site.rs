@@ -28,7 +28,6 @@ impl Site {
     /// A machine that has joined, and whose edge core runs since it booted.
     pub(crate) async fn start(board: Board, name: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let cloud = CloudCore::start_behind(&folder.path().join("c"), HOST).await;
         let config = folder.path().join("edgecore.toml");
         // A silent link is noticed after a few beats: short ones, so that the tests are.
         std::fs::write(&config, format!("runtime = \"{RUNTIME}\"\n[link]\nbeat_s = 5\n")).unwrap();
@@ -38,6 +37,18 @@ impl Site {
             name,
             &[(&edgecore, "/usr/bin/edgecore"), (&config, CONFIG), (&archive, ARCHIVE)],
         );
+        Self::join(machine, folder).await
+    }
+
+    /// A machine that `images/disk` made the disk of, joined.
+    pub(crate) async fn of_image(board: Board, name: &str, image: &Path) -> Self {
+        let machine = Machine::of_image(board, name, image);
+        machine.put(&archive(board), ARCHIVE);
+        Self::join(machine, tempfile::tempdir().unwrap()).await
+    }
+
+    async fn join(machine: Machine, folder: TempDir) -> Self {
+        let cloud = CloudCore::start_behind(&folder.path().join("c"), HOST).await;
         let site = Self { kubectl: cloud.kubectl(), cloud, machine, folder };
         site.machine.write(&site.cloud.token(NODE), "/run/token");
         let joined = site.edgecore(&format!(
