@@ -20,7 +20,7 @@ const NO_UPPER: [(u64, &str); 11] = [
     (0xfe53_4d42, "smb2"),
     (0x0102_1997, "9p"),
     (0xf15f, "ecryptfs"),
-    (0x858_458f6, "ramfs"),
+    (0x8584_58f6, "ramfs"),
 ];
 
 /// A folder as it was found, or the one that it would be made in.
@@ -51,7 +51,7 @@ impl Place {
     pub(super) fn observe(path: &Path) -> io::Result<Self> {
         let there = |path: &&Path| path.symlink_metadata().is_ok();
         // A relative path was made an absolute one when it was read; the root is always there.
-        let found = path.ancestors().find(there).unwrap_or(Path::new("/"));
+        let found = path.ancestors().find(there).unwrap_or_else(|| Path::new("/"));
         let disk = statvfs(found)?;
         Ok(Self {
             path: path.to_owned(),
