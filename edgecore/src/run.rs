@@ -75,7 +75,7 @@ async fn run_with(config: Config, clock: NodeClock, shutdown: impl Future<Output
     let (conditions_sender, conditions) = watch::channel(Vec::new());
     let (connections, connected) = mpsc::channel(tunnels::CONNECTIONS_MAX);
 
-    let runtime_name = runtime.name();
+    let runtime_name = runtime.configured();
     let mut supervisor = Supervisor::default();
     supervisor.spawn("pods", |stop| runner.run(stop));
     let (folder, of, link_status) = (config.data.clone(), store.clone(), link.clone());

@@ -20,7 +20,7 @@ const NO_UPPER: [(u64, &str); 11] = [
     (0xfe53_4d42, "smb2"),
     (0x0102_1997, "9p"),
     (0xf15f, "ecryptfs"),
-    (0x858_458f6, "ramfs"),
+    (0x8584_58f6, "ramfs"),
 ];
 
 /// A folder as it was found, or the one that it would be made in.

@@ -21,6 +21,17 @@ pub enum Chosen {
     Fake(Box<Fake>),
 }
 
+impl Chosen {
+    /// As the configuration has it; container ids of the embedded runtime begin with another word.
+    pub fn configured(&self) -> &'static str {
+        match self {
+            Self::Containerd(_) => "containerd",
+            Self::Embedded(_) => "embedded",
+            Self::Fake(_) => "fake",
+        }
+    }
+}
+
 /// Asks whichever it is.
 macro_rules! ask {
     ($self:ident.$method:ident($($argument:expr),*)) => {
