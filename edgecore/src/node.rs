@@ -91,7 +91,7 @@ impl<R: Runtime> Reporting<R> {
         let mut link = self.link.clone();
         let mut network = self.network.clone();
         let clock = self.clock.clone();
-        // Looks for which there was no reason but the time, since there was another.
+        // Looks for which there was no reason but the time.
         let mut idle = 0_u32;
         let mut whole = true;
         loop {
@@ -101,7 +101,6 @@ impl<R: Runtime> Reporting<R> {
             }
             self.look(&mut looks).await;
             whole = true;
-            let looked = std::mem::take(&mut idle);
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 // Whoever sends these lives as long as this does, or ends the process.
@@ -109,10 +108,10 @@ impl<R: Runtime> Reporting<R> {
                 changed = network.changed() => if changed.is_err() { stop.cancelled().await },
                 changed = told(&mut link) => if changed.is_err() { stop.cancelled().await },
                 () = clock.sleep_until(Some(mono() + LOOK)) => {
-                    idle = (looked + 1) % LOOKS_WHOLE;
+                    idle = (idle + 1) % LOOKS_WHOLE;
                     whole = idle == 0;
-                    // A minute after the start, or after something happened: most of that is over for good then.
-                    if idle == 1 && let Err(error) = pages::give_back() {
+                    // Nothing happened for a minute, so most of what did is over for good.
+                    if let Err(error) = pages::give_back() {
                         tracing::debug!(%error, "keeping the program's pages");
                     }
                 }

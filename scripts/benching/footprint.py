@@ -81,7 +81,7 @@ class Footprint:
             made = calls(self.place, pid, self.how.calls_s)
             rates = [f"{name} {number(count * 60 / self.how.calls_s)}" for name, count in made.most_common(8)]
             self.figures.add(f"{row}: system calls a minute", ", ".join(rates))
-            self.figures.add(f"{row}: descriptors", said(after.descriptors))
+            self.figures.add(f"{row}: descriptors", said(after.descriptors).replace(f"{self.folder}/", ""))
             self.figures.table(f"{row}, memory", ["what is mapped", "RSS KiB", "PSS KiB", "anonymous KiB"],
                                [[name, str(found.rss), str(found.pss), str(found.anonymous)]
                                 for name, found in sorted(most.mappings.items(), key=lambda item: -item[1].rss)])
