@@ -12,6 +12,7 @@ on_both!(
     shares_the_hosts_namespaces_when_told,
     pods_meet_in_the_pod_network,
     a_network_that_fails_leaves_nothing,
+    files_are_mounted_where_an_image_has_links,
 );
 
 async fn containers_of_a_pod_share_one_shim_and_their_namespaces(on: On) {
@@ -173,11 +174,6 @@ async fn a_network_that_fails_leaves_nothing(on: On) {
 
 /// Links that lead to nothing, up and out: what a pod's containers read there is the pod's all the same, and nothing is
 /// made outside of their root.
-#[tokio::test]
-async fn containerd_mounts_files_where_an_image_has_links() {
-    files_are_mounted_where_an_image_has_links(On::Containerd).await;
-}
-
 async fn files_are_mounted_where_an_image_has_links(on: On) {
     let node = Node::empty_of(on, "links").await;
     let archive = node.folder.join("links.tar");

@@ -68,7 +68,7 @@ async fn what_cannot_be_started_is_told_from_what_may_be_tried_again(on: On) {
                 .await;
             }
             Err(RuntimeError::NotStarted { reason }) => {
-                assert!(reason.contains(named) || working_dir.is_some(), "{program}: {reason}");
+                assert!(reason.contains(named), "{program}: {reason}");
             }
             other => panic!("{program}: {other:?}"),
         }
