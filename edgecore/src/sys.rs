@@ -117,6 +117,9 @@ pub(crate) fn limit_devices(cgroup: &File, program: &[u64]) -> io::Result<()> {
     }
 }
 
+/// Real-time ones included.
+const SIGNAL_MAX: libc::c_int = 64;
+
 /// Becomes another program with this environment; returns only what is in the way. `args` has the program's own name first.
 pub(crate) fn become_program(path: &CStr, args: &[CString], env: &[CString]) -> io::Error {
     let list = |strings: &[CString]| -> Vec<_> {
@@ -125,21 +128,30 @@ pub(crate) fn become_program(path: &CStr, args: &[CString], env: &[CString]) -> 
     };
     let (args, env) = (list(args), list(env));
     // SAFETY: the path and two lists of C strings that end with null, all of which outlive the call; SIG_DFL installs no
-    // handler. The standard library ignores SIGPIPE, and a program expects it not to be.
+    // handler, and is an error for what is no signal. The standard library ignores SIGPIPE, and whoever started this may
+    // have ignored others; a program expects that none is.
     unsafe {
-        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        for signal in 1..=SIGNAL_MAX {
+            libc::signal(signal, libc::SIG_DFL);
+        }
         libc::execve(path.as_ptr(), args.as_ptr(), env.as_ptr());
     }
     io::Error::last_os_error()
 }
 
-/// Makes a copy of this process, in which `work` runs and says with which code it ends; the copy's number. Fails where
-/// there is a second thread: the copy would not have it, nor what it holds.
+/// Fails where there is a second thread.
+pub(crate) fn only_thread() -> io::Result<()> {
+    if std::fs::read_dir("/proc/self/task")?.count() == 1 {
+        Ok(())
+    } else {
+        Err(io::Error::other("there is more than one thread"))
+    }
+}
+
+/// Makes a copy of this process, in which `work` runs and says with which code it ends; the copy's number. There must be
+/// [`only_thread`]: the copy would not have another one, nor what that holds.
 pub(crate) fn fork(work: impl FnOnce() -> u8) -> io::Result<rustix::process::Pid> {
     const PANICKED: u8 = 101;
-    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
-        return Err(io::Error::other("there is more than one thread"));
-    }
     // SAFETY: with one thread the copy is whole, and it never returns to what called this.
     match check(unsafe { libc::fork() })? {
         0 => {

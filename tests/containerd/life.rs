@@ -341,7 +341,7 @@ async fn limits_what_a_container_may_do(on: On) {
     let mut container = node.script(uid, "c", show);
     container.env = vec![("A".into(), "a b".into()), ("B".into(), "=".into())];
     container.working_dir = Some("/made".into());
-    container.mounts = vec![edgecore::runtime::Mount { source, target: "/ro".into(), read_only: true }];
+    container.mounts = vec![edgecore::runtime::Mount { source, target: "/ro".into(), read_only: true, exact: false }];
     container.security = Security {
         // The image's own: web, 1000.
         user: None,

@@ -1,4 +1,4 @@
-"""An image whose files for a pod's name resolution are links: ARCHIVE OUT."""
+"""An image with links on top of another one: ARCHIVE OUT PATH=TARGET..."""
 
 import hashlib
 import io
@@ -7,11 +7,7 @@ import sys
 import tarfile
 
 NAME = "images.edgehold.dev/links:1"
-LINKS = {
-    "etc/resolv.conf": "/run/systemd/resolve/stub-resolv.conf",
-    "etc/hosts": "../nowhere/at/all/hosts",
-    "etc/hostname": "/../../etc/hostname.real",
-}
+LINKS = dict(word.split("=", 1) for word in sys.argv[3:])
 
 with tarfile.open(sys.argv[1]) as archive:
     files = {member.name.removeprefix("./"): archive.extractfile(member).read() for member in archive if member.isfile()}

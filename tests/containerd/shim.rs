@@ -201,7 +201,12 @@ async fn embedded_what_cannot_be_run_says_why() {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&source, mode).unwrap();
     let mut container = node.script(uid, "c", "");
-    container.mounts = vec![Mount { source, target: "/program".into(), read_only: true }];
+    container.mounts = vec![Mount {
+        source,
+        target: "/program".into(),
+        read_only: true,
+        exact: false,
+    }];
     container.command = vec!["/program".into()];
     let sandbox = node.sandbox(uid);
     node.runtime.prepare(&sandbox).await.unwrap();
@@ -244,6 +249,7 @@ async fn embedded_an_exit_that_found_no_room_is_kept_once_there_is() {
         source: flags.clone(),
         target: "/flags".into(),
         read_only: true,
+        exact: false,
     }];
     let id = node.run(&container).await;
     let filler = fill(&node.folder.join("edge/embedded"));

@@ -48,6 +48,7 @@ async fn what_cannot_be_started_is_told_from_what_may_be_tried_again(on: On) {
             source: files.clone(),
             target: "/files".into(),
             read_only: true,
+            exact: false,
         }];
         // A folder that cannot be made may be found out when the container is made.
         let id = match node.runtime.create(&sandbox, &container).await {

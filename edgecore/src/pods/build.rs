@@ -63,8 +63,10 @@ pub fn container(
             Content::Empty { .. } => (folders.volumes(pod.uid).join(&volume.name), false),
             Content::Left => continue,
         };
+        let sub_path = text("subPath");
         mounts.push(Mount {
-            source: volumes::source(&source, text("subPath"))?,
+            source: volumes::source(&source, sub_path)?,
+            exact: !sub_path.is_empty(),
             target: text("mountPath").to_owned(),
             read_only: read_only || mount.flag_at(&["readOnly"]),
         });
@@ -72,7 +74,12 @@ pub fn container(
     let mut add = |source: &Path, target: &str| {
         if !mounts.iter().any(|mount: &Mount| mount.target == target) {
             let source = source.to_owned();
-            mounts.push(Mount { source, target: target.to_owned(), read_only: false });
+            mounts.push(Mount {
+                source,
+                target: target.to_owned(),
+                read_only: false,
+                exact: false,
+            });
         }
     };
     for file in ["hosts", "hostname", "resolv.conf"] {

@@ -11,6 +11,7 @@ pub mod embedded;
 pub mod fake;
 pub mod log_shim;
 mod oci;
+pub(crate) use self::oci::inside;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -83,6 +84,8 @@ pub struct Mount {
     pub source: PathBuf,
     pub target: String,
     pub read_only: bool,
+    /// No link is followed to it: it lies where containers may put one.
+    pub exact: bool,
 }
 
 /// Limits by cgroup; zero is none.

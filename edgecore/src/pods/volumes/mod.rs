@@ -18,6 +18,7 @@ use proto::value::Value;
 
 use super::env::{ConfigError, Surroundings, field_ref, key_of, resource_ref};
 use super::supported::TOKEN_VOLUME_PREFIX;
+use crate::runtime::inside::{self, Kind};
 
 /// What files get that say no mode of their own.
 const MODE_DEFAULT: u32 = 0o644;
@@ -266,7 +267,9 @@ pub fn source(volume: &Path, sub_path: &str) -> Result<PathBuf, VolumeError> {
     }
     let path = volume.join(sub_path);
     if !path.exists() {
-        fs::create_dir_all(&path).map_err(VolumeError::io("making folder", &path))?;
+        // As if the volume were all there is: a link that a container puts there leads nowhere else.
+        let made = fs::File::open(volume).and_then(|root| inside::place(root, Path::new(sub_path), Kind::Folder));
+        made.map_err(VolumeError::io("making folder", &path))?;
     }
     let real = path.canonicalize().map_err(VolumeError::io("resolving", &path))?;
     let root = volume.canonicalize().map_err(VolumeError::io("resolving", volume))?;

@@ -208,6 +208,11 @@ fn sub_paths_stay_inside() {
     assert_eq!(source(&volume, "a/b").unwrap(), volume.join("a/b"));
     assert!(volume.join("a/b").is_dir());
     assert!(source(&volume, "out").is_err());
+    // What is missing behind a link is not made there.
+    assert!(source(&volume, "out/new").is_err());
+    std::os::unix::fs::symlink(root.join("nowhere"), volume.join("dangling")).unwrap();
+    assert!(source(&volume, "dangling").is_err());
+    assert!(!root.join("other/new").exists() && !root.join("nowhere").exists());
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Containers as folders: made up to their record, mounted again after a reboot, taken away. All of it blocks.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use proto::object::Uid;
@@ -12,7 +11,6 @@ use super::{CREATE, REMOVE, START, act, failed, missing_is_fine, recorded, store
 use crate::images::store::{ImageId, ImageStore, Stored};
 use crate::oci::{Mount, Spec};
 use crate::runtime::log_shim::Target;
-use crate::runtime::oci::inside::{self, Kind};
 use crate::runtime::oci::spec::{self, Input, Machine};
 use crate::runtime::oci::{accounts, cgroup, limits, names, passwd};
 use crate::runtime::{Container, RuntimeError, Sandbox, Seen, explain};
@@ -91,13 +89,6 @@ impl Maker {
             cgroup_parent: &self.cgroup_parent,
         })
         .map_err(invalid)?;
-        // The folder it starts in is made where the image has none.
-        let inside = File::open(&root.path).map_err(failed(CREATE))?;
-        let folder_inside = &spec.process.cwd;
-        inside::place(&inside, folder_inside, Kind::Folder).map_err(|error| RuntimeError::Failed {
-            action: CREATE,
-            reason: format!("making its working folder {}: {error}", folder_inside.display()),
-        })?;
         spec.root.path = root.path;
         if !self.machine.unified_cgroups {
             show_own_cgroups(&mut spec, &cgroup::roots(), container.security.privileged);

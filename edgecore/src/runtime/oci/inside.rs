@@ -19,13 +19,13 @@ const FILE_MODE: Mode = Mode::from_raw_mode(0o644);
 
 /// What a place that is missing is made as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::runtime) enum Kind {
+pub(crate) enum Kind {
     Folder,
     File,
 }
 
 /// Opens what is at `path`.
-pub(in crate::runtime) fn open(root: impl AsFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+pub(crate) fn open(root: impl AsFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     Ok(resolve(
         root,
         path,
@@ -34,9 +34,18 @@ pub(in crate::runtime) fn open(root: impl AsFd, path: &Path, flags: OFlags) -> i
     )?)
 }
 
+/// As [`place`], where no link is allowed on the way: it is an error.
+pub(crate) fn place_exactly(root: impl AsFd, path: &Path, kind: Kind) -> io::Result<OwnedFd> {
+    place_with(root, path, kind, 0)
+}
+
 /// Finds `path`, or makes it with all that is missing above it, and where a link on the way leads to nothing, there. The
 /// descriptor says only where it is.
-pub(in crate::runtime) fn place(root: impl AsFd, path: &Path, kind: Kind) -> io::Result<OwnedFd> {
+pub(crate) fn place(root: impl AsFd, path: &Path, kind: Kind) -> io::Result<OwnedFd> {
+    place_with(root, path, kind, LINKS_MAX)
+}
+
+fn place_with(root: impl AsFd, path: &Path, kind: Kind, links_max: usize) -> io::Result<OwnedFd> {
     let root = root.as_fd();
     // What was reached so far, without links, and what is still to go, the next one last.
     let mut reached = PathBuf::new();
@@ -55,7 +64,7 @@ pub(in crate::runtime) fn place(root: impl AsFd, path: &Path, kind: Kind) -> io:
         match exactly(root, &next) {
             Ok(found) if FileType::from_raw_mode(fstat(&found)?.st_mode) == FileType::Symlink => {
                 links += 1;
-                if links > LINKS_MAX {
+                if links > links_max {
                     return Err(Errno::LOOP.into());
                 }
                 let target = readlinkat(&found, "", Vec::new())?;
@@ -111,7 +120,7 @@ fn parts(path: &Path) -> Vec<OsString> {
 }
 
 /// A device, a folder or whatever else is at a place: what `stat` says of its kind.
-pub(in crate::runtime) fn kind(place: impl AsFd) -> io::Result<Kind> {
+pub(crate) fn kind(place: impl AsFd) -> io::Result<Kind> {
     let about = rustix::fs::statat(place, "", AtFlags::EMPTY_PATH)?;
     Ok(if FileType::from_raw_mode(about.st_mode) == FileType::Directory {
         Kind::Folder
@@ -121,7 +130,7 @@ pub(in crate::runtime) fn kind(place: impl AsFd) -> io::Result<Kind> {
 }
 
 /// The name under which the kernel takes a descriptor for a path, while it is open.
-pub(in crate::runtime) fn name(place: &impl AsFd) -> PathBuf {
+pub(crate) fn name(place: &impl AsFd) -> PathBuf {
     use std::os::fd::AsRawFd as _;
     PathBuf::from(format!("/proc/self/fd/{}", place.as_fd().as_raw_fd()))
 }
@@ -197,6 +206,9 @@ mod tests {
             }
         }
         assert_eq!(fs::metadata(folder.path().join("outside")).unwrap().len(), 0);
+        let error = place_exactly(&root, Path::new("etc/again"), Kind::File).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ELOOP));
+        assert!(place_exactly(&root, Path::new("etc/plain"), Kind::File).is_ok());
         // A folder that is a link is gone through.
         symlink("/var", here("lib")).unwrap();
         let place = place(&root, Path::new("/lib/new/file"), Kind::File).unwrap();

@@ -4,7 +4,7 @@
 pub(super) mod accounts;
 pub(super) mod cgroup;
 pub(super) mod cni;
-pub(super) mod inside;
+pub(crate) mod inside;
 pub(super) mod limits;
 pub(super) mod machine;
 pub(super) mod names;

@@ -65,6 +65,19 @@ const CPU_SHARES_MAX: u64 = 262_144;
 /// Containers with the same value share one shim.
 const SHIM_GROUP: &str = "io.containerd.runc.v2.group";
 
+/// Names the places whose mounts come from where containers can write, a line each.
+const EXACT: &str = "edgehold.dev/exact-sources";
+
+/// The places for what no link is followed to.
+pub(in crate::runtime) fn exact(annotations: &BTreeMap<String, String>) -> Vec<&Path> {
+    annotations
+        .get(EXACT)
+        .into_iter()
+        .flat_map(|all| all.lines())
+        .map(Path::new)
+        .collect()
+}
+
 /// What the machine offers.
 #[derive(Debug, Clone, Default)]
 pub(in crate::runtime) struct Machine {
@@ -91,7 +104,12 @@ pub(in crate::runtime) struct Input<'a> {
 
 /// `Err` is what to tell people.
 pub(in crate::runtime) fn build(input: &Input<'_>) -> Result<Spec, String> {
-    let annotations = [(SHIM_GROUP.to_owned(), input.sandbox.pod.to_string())];
+    let exact = input.container.mounts.iter().filter(|mount| mount.exact);
+    let exact: Vec<&str> = exact.map(|mount| mount.target.as_str()).collect();
+    let annotations = [
+        Some((SHIM_GROUP.to_owned(), input.sandbox.pod.to_string())),
+        (!exact.is_empty()).then(|| (EXACT.to_owned(), exact.join("\n"))),
+    ];
     Ok(Spec {
         oci_version: oci::VERSION.to_owned(),
         process: process(input)?,
@@ -100,7 +118,7 @@ pub(in crate::runtime) fn build(input: &Input<'_>) -> Result<Spec, String> {
             readonly: input.container.security.read_only_root,
         },
         mounts: mounts(input),
-        annotations: BTreeMap::from(annotations),
+        annotations: annotations.into_iter().flatten().collect(),
         linux: linux(input)?,
     })
 }
@@ -211,9 +229,8 @@ fn capabilities(input: &Input<'_>) -> Result<Capabilities, String> {
 /// Whether two names of a capability mean the same, with or without `CAP_`.
 fn same(a: &str, b: &str) -> bool {
     let plain = |name: &str| {
-        name.strip_prefix(oci::capability::PREFIX)
-            .unwrap_or(name)
-            .to_ascii_uppercase()
+        let name = name.to_ascii_uppercase();
+        name.strip_prefix(oci::capability::PREFIX).unwrap_or(&name).to_owned()
     };
     plain(a) == plain(b)
 }

@@ -129,6 +129,7 @@ fn capabilities_are_dropped_before_they_are_added() {
     check(&[], &["ALL"], Some(0));
     check(&["NET_ADMIN"], &["ALL"], Some(1));
     check(&["CAP_NET_ADMIN", "CHOWN"], &["NET_RAW"], Some(14));
+    check(&["cap_net_admin", "chown"], &["cap_net_raw"], Some(14));
     check(&["ALL"], &[], Some(16));
     check(&["ALL"], &["SYS_ADMIN"], Some(15));
     check(&["SYS_RESOURCE"], &[], None);
@@ -220,16 +221,21 @@ fn limits_become_what_the_kernel_takes() {
 
 #[test]
 fn mounts_below_others_come_later_and_replace_ours() {
-    let mount =
-        |target: &str, read_only| crate::runtime::Mount { source: "/src".into(), target: target.into(), read_only };
+    let mount = |target: &str, read_only| crate::runtime::Mount {
+        source: "/src".into(),
+        target: target.into(),
+        read_only,
+        exact: target == "/a",
+    };
     let mounts = vec![mount("/a/b/c", true), mount("/a", false), mount("/dev/shm", false)];
     let spec = spec(&sandbox(), &Container { mounts, ..container() }).unwrap();
-    let all = spec.mounts;
+    let (all, annotations) = (spec.mounts, spec.annotations);
     let targets: Vec<_> = all
         .iter()
         .map(|mount| mount.destination.display().to_string())
         .collect();
     assert_eq!(targets[targets.len() - 3..], ["/a", "/dev/shm", "/a/b/c"]);
+    assert_eq!(exact(&annotations), [Path::new("/a")]);
     assert_eq!(targets.iter().filter(|target| *target == "/dev/shm").count(), 1);
     assert_eq!(all.last().unwrap().options, ["rbind", "rprivate", "ro"]);
 }

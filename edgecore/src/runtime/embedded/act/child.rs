@@ -29,6 +29,7 @@ pub(super) struct Parent {
 impl Child {
     /// Forks; `work` is what the copy does. Whatever it returns, the copy ends: a program that it becomes is not seen here.
     pub(super) fn fork(work: impl FnOnce(Parent) -> Result<(), String>) -> io::Result<Self> {
+        crate::sys::only_thread()?;
         let (may_go, go) = io::pipe()?;
         let (said, say) = io::pipe()?;
         let parent = Parent { go: file(may_go), said: file(say) };
@@ -55,20 +56,19 @@ impl Child {
 
     /// Waits until it is ready, or says why it is not.
     pub(super) fn is_ready(&mut self) -> Result<(), String> {
-        self.hear(true)
+        self.hear()
     }
 
-    /// Waits until it has become a program, or says why not.
-    pub(super) fn runs(&mut self) -> Result<(), String> {
-        self.hear(false)
+    /// Where what it says is read, by who knows what to make of it.
+    pub(super) fn said(&mut self) -> &mut File {
+        &mut self.said
     }
 
-    fn hear(&mut self, says_ready: bool) -> Result<(), String> {
+    fn hear(&mut self) -> Result<(), String> {
         let mut said = Vec::new();
         let mut byte = [0];
         loop {
             match self.said.read(&mut byte) {
-                Ok(0) if said.is_empty() && !says_ready => return Ok(()),
                 Ok(0) if said.is_empty() => return Err("its process ended while it was made; was there memory?".into()),
                 Ok(0) => return Err(String::from_utf8_lossy(&said).into_owned()),
                 Ok(_) if said.is_empty() && byte == [READY] => return Ok(()),
@@ -91,6 +91,11 @@ impl Parent {
     /// Until it is told to go on.
     pub(super) fn wait(&self) -> Result<(), String> {
         (&self.go).read_exact(&mut [0]).map_err(during("waiting to go on"))
+    }
+
+    /// Where it is heard.
+    pub(super) fn voice(&self) -> &File {
+        &self.said
     }
 
     /// From now on nobody listens.

@@ -117,7 +117,8 @@ fn first(
         return Ok(());
     }
     // The shim hears of this itself: who made this process has ended.
-    report.say(FAULT, program.run().as_bytes());
+    let fault = program.filter().err().unwrap_or_else(|| program.run());
+    report.say(FAULT, fault.as_bytes());
     Ok(())
 }
 

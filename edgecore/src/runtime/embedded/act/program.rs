@@ -95,12 +95,13 @@ impl Program {
         Ok(())
     }
 
+    /// Loads the filter, and drops what that took: nothing runs without the filter that it asked for.
+    pub(super) fn filter(&self) -> Result<(), String> {
+        self.entry.enter().map_err(|error| explain(&error))
+    }
+
     /// Becomes the program; returns what is in the way.
     pub(super) fn run(&self) -> String {
-        // Nothing runs without the filter that it asked for.
-        if let Err(error) = self.entry.enter() {
-            return explain(&error);
-        }
         let (args, env) = (&self.process.args, &self.process.env);
         let program = args.first().map(String::as_str).unwrap_or_default();
         let error = run(program, args, env);

@@ -7,13 +7,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, Dev, FileType, Mode, OFlags, StatVfsMountFlags, chmodat, chownat, fstatvfs, makedev, mknodat, symlinkat,
+    AtFlags, Dev, FileType, Mode, OFlags, ResolveFlags, StatVfsMountFlags, chmodat, chownat, fstatvfs, makedev,
+    mknodat, symlinkat,
 };
 use rustix::process::{Gid, Uid};
 
 use super::{devices, during};
 use crate::oci::{Device, DeviceKind, Mount, Spec};
 use crate::runtime::oci::inside::{self, Kind};
+use crate::runtime::oci::spec;
 use crate::sys;
 
 const ANYWHERE: OFlags = OFlags::PATH;
@@ -26,6 +28,18 @@ const LINKS: [(&str, &str); 6] = [
     ("/proc/self/fd/2", "stderr"),
     ("pts/ptmx", "ptmx"),
     ("/proc/kcore", "core"),
+];
+
+/// What may be mounted in `/proc`: files that tell of the machine, for who shows a container its own share instead.
+const SHOWN_INSTEAD: [&str; 8] = [
+    "/proc/cpuinfo",
+    "/proc/diskstats",
+    "/proc/loadavg",
+    "/proc/meminfo",
+    "/proc/slabinfo",
+    "/proc/stat",
+    "/proc/swaps",
+    "/proc/uptime",
 ];
 
 /// A root with all in it, not entered yet.
@@ -49,11 +63,16 @@ impl Root {
         rustix::process::umask(Mode::empty());
         let opened = rustix::fs::open(path, ANYWHERE | OFlags::CLOEXEC, Mode::empty());
         let root = Self(opened.map_err(during("opening its root"))?);
+        let exact = spec::exact(&spec.annotations);
         for mount in &spec.mounts {
-            root.mount(mount)?;
+            root.mount(mount, exact.contains(&mount.destination.as_path()))?;
         }
         root.make_devices(spec)?;
         root.hide(spec)?;
+        // In a volume, perhaps: its folder is not there before that is.
+        let folder = &spec.process.cwd;
+        inside::place(&root.0, folder, Kind::Folder)
+            .map_err(during(&format!("making its working folder {}", folder.display())))?;
         Ok(root)
     }
 
@@ -62,14 +81,14 @@ impl Root {
         inside::open(&self.0, path, flags)
     }
 
-    fn mount(&self, mount: &Mount) -> Result<(), String> {
+    fn mount(&self, mount: &Mount, exact: bool) -> Result<(), String> {
         let target = &mount.destination;
         let options = Options::of(&mount.options);
         let (source, kind) = (mount.source.as_path(), mount.kind.as_str());
         let done = if options.flags & libc::MS_BIND == 0 {
             self.mount_new(source, target, kind, &options)
         } else {
-            self.bind(source, target, &options)
+            self.bind(source, target, &options, exact)
         };
         done.map_err(during(&format!(
             "mounting {} at {}",
@@ -79,7 +98,8 @@ impl Root {
     }
 
     fn mount_new(&self, source: &Path, target: &Path, kind: &str, options: &Options) -> io::Result<()> {
-        let place = inside::place(&self.0, target, Kind::Folder)?;
+        // Where the kernel shows itself there is no link: what is hidden below it later would be somewhere else.
+        let place = inside::place_exactly(&self.0, target, Kind::Folder)?;
         // The name in specifications is that of version 1, which never comes here.
         let kind = if kind == "cgroup" { "cgroup2" } else { kind };
         match sys::mount(source, &inside::name(&place), kind, options.flags, &options.data) {
@@ -90,9 +110,27 @@ impl Root {
         self.spread(target, options)
     }
 
-    fn bind(&self, source: &Path, target: &Path, options: &Options) -> io::Result<()> {
-        let opened = rustix::fs::open(source, ANYWHERE | OFlags::CLOEXEC, Mode::empty())?;
+    fn bind(&self, source: &Path, target: &Path, options: &Options, exact: bool) -> io::Result<()> {
+        let links = if exact {
+            ResolveFlags::NO_SYMLINKS
+        } else {
+            ResolveFlags::empty()
+        };
+        let opened = rustix::fs::openat2(
+            rustix::fs::CWD,
+            source,
+            ANYWHERE | OFlags::CLOEXEC,
+            Mode::empty(),
+            links,
+        )?;
         let place = inside::place(&self.0, target, inside::kind(&opened)?)?;
+        if rustix::fs::fstatfs(&place)?.f_type == rustix::fs::PROC_SUPER_MAGIC
+            && !SHOWN_INSTEAD.iter().any(|path| Path::new(path) == target)
+        {
+            return Err(io::Error::other(
+                "nothing is mounted in /proc, but for what tells of the machine",
+            ));
+        }
         let flags = libc::MS_BIND | options.flags & libc::MS_REC;
         sys::mount(&inside::name(&opened), &inside::name(&place), "", flags, "")?;
         self.spread(target, options)?;
@@ -167,7 +205,7 @@ impl Root {
                 )?)
             }
             // Devices cannot be made by whoever is root in a user namespace only: the host's are used.
-            Err(rustix::io::Errno::PERM) => self.bind(path, path, &Options::of(&["bind".to_owned()])),
+            Err(rustix::io::Errno::PERM) => self.bind(path, path, &Options::of(&["bind".to_owned()]), false),
             Err(error) => Ok(exists_is_fine(error)?),
         }
     }
@@ -194,7 +232,11 @@ impl Root {
                 libc::MS_RDONLY,
                 "size=0k",
             ),
-            Kind::File => sys::mount(Path::new("/dev/null"), &inside::name(&found), "", libc::MS_BIND, ""),
+            Kind::File => {
+                sys::mount(Path::new("/dev/null"), &inside::name(&found), "", libc::MS_BIND, "")?;
+                // The host's own: not even its mode is a container's to change.
+                self.limit(path, libc::MS_RDONLY)
+            }
         }
     }
 
