@@ -3,7 +3,7 @@
 //!
 //! What comes of it goes to standard input, which is a pipe to whoever started this ([`Report`]).
 //!
-//! [`create`] and [`command`] say what is done in which order; [`child`] is the copy that becomes the container's process,
+//! [`mod@create`] and [`command`] say what is done in which order; [`child`] is the copy that becomes the container's process,
 //! [`cgroups`] and [`devices`] limit it, [`root`] and [`terminal`] are what it sees, [`program`] is what it becomes, and
 //! [`seal`] keeps the host safe from what it enters.
 
