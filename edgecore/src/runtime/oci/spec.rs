@@ -65,7 +65,7 @@ const CPU_SHARES_MAX: u64 = 262_144;
 /// Containers with the same value share one shim.
 const SHIM_GROUP: &str = "io.containerd.runc.v2.group";
 
-/// Names the places whose mounts come from where containers can write, a line each.
+/// Names the places whose mounts come from where containers can write, apart by what no path has.
 const EXACT: &str = "edgehold.dev/exact-sources";
 
 /// The places for what no link is followed to.
@@ -73,7 +73,7 @@ pub(in crate::runtime) fn exact(annotations: &BTreeMap<String, String>) -> Vec<&
     annotations
         .get(EXACT)
         .into_iter()
-        .flat_map(|all| all.lines())
+        .flat_map(|all| all.split('\0'))
         .map(Path::new)
         .collect()
 }
@@ -108,7 +108,7 @@ pub(in crate::runtime) fn build(input: &Input<'_>) -> Result<Spec, String> {
     let exact: Vec<&str> = exact.map(|mount| mount.target.as_str()).collect();
     let annotations = [
         Some((SHIM_GROUP.to_owned(), input.sandbox.pod.to_string())),
-        (!exact.is_empty()).then(|| (EXACT.to_owned(), exact.join("\n"))),
+        (!exact.is_empty()).then(|| (EXACT.to_owned(), exact.join("\0"))),
     ];
     Ok(Spec {
         oci_version: oci::VERSION.to_owned(),

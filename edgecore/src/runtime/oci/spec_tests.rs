@@ -225,17 +225,17 @@ fn mounts_below_others_come_later_and_replace_ours() {
         source: "/src".into(),
         target: target.into(),
         read_only,
-        exact: target == "/a",
+        exact: target.starts_with("/a\n"),
     };
-    let mounts = vec![mount("/a/b/c", true), mount("/a", false), mount("/dev/shm", false)];
+    let mounts = vec![mount("/a/b/c", true), mount("/a\n/b", false), mount("/dev/shm", false)];
     let spec = spec(&sandbox(), &Container { mounts, ..container() }).unwrap();
     let (all, annotations) = (spec.mounts, spec.annotations);
     let targets: Vec<_> = all
         .iter()
         .map(|mount| mount.destination.display().to_string())
         .collect();
-    assert_eq!(targets[targets.len() - 3..], ["/a", "/dev/shm", "/a/b/c"]);
-    assert_eq!(exact(&annotations), [Path::new("/a")]);
+    assert_eq!(targets[targets.len() - 3..], ["/a\n/b", "/dev/shm", "/a/b/c"]);
+    assert_eq!(exact(&annotations), [Path::new("/a\n/b")]);
     assert_eq!(targets.iter().filter(|target| *target == "/dev/shm").count(), 1);
     assert_eq!(all.last().unwrap().options, ["rbind", "rprivate", "ro"]);
 }

@@ -56,15 +56,6 @@ impl Child {
 
     /// Waits until it is ready, or says why it is not.
     pub(super) fn is_ready(&mut self) -> Result<(), String> {
-        self.hear()
-    }
-
-    /// Where what it says is read, by who knows what to make of it.
-    pub(super) fn said(&mut self) -> &mut File {
-        &mut self.said
-    }
-
-    fn hear(&mut self) -> Result<(), String> {
         let mut said = Vec::new();
         let mut byte = [0];
         loop {
@@ -78,6 +69,11 @@ impl Child {
                 Err(error) => return Err(during("listening to its process")(error)),
             }
         }
+    }
+
+    /// Where what it says is read, by who knows what to make of it.
+    pub(super) fn said(&mut self) -> &mut File {
+        &mut self.said
     }
 
     /// Kills it and waits for its end.

@@ -79,7 +79,10 @@ pub(super) fn exec(
     } else if !fault.is_empty() {
         return Err(String::from_utf8_lossy(fault).into_owned());
     } else if command.is_none() {
-        return Err("its process ended while it was made; was there memory?".to_owned());
+        return Err(
+            "its process ended while it was made; was there memory, and does its seccomp profile let it make one?"
+                .to_owned(),
+        );
     } else {
         let code = status.map_or(CODE_UNKNOWN, |(_, status)| shim::code(status));
         report.say(ENDED, &code.to_le_bytes());
