@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use edgecore::runtime::containerd::Config;
 use edgecore::runtime::{Event, Limits, Runtime as _, RuntimeError, Security, State};
 
-use super::node::{Node, On, WEB, event, eventually, kill, on_both, pod, remove_tree};
+use super::node::{Node, On, WEB, event, eventually, on_both, pod};
 
 on_both!(
     runs_a_container_to_its_end,
@@ -222,8 +223,9 @@ async fn containerd_may_die_while_containers_run_on() {
     let runs = node.run(&node.script(uid, "runs", "echo ready; sleep 1000")).await;
     let ends = node.run(&node.script(uid, "ends", count)).await;
     let root = format!(
-        "{}/cstate/io.containerd.runtime.v2.task/edgehold/{ends}/rootfs/stop",
-        node.folder.display()
+        "{}/cstate/io.containerd.runtime.v2.task/{}/{ends}/rootfs/stop",
+        node.folder.display(),
+        node.config.namespace
     );
     node.kill_daemon();
     event(&mut events, &Event::Lost).await;
@@ -272,29 +274,7 @@ async fn pods_survive_a_reboot_as_records(on: On) {
 
     // The power goes: all processes at once, and what is not on the disk.
     node.kill_daemon();
-    for pid in node.processes().into_keys().chain(node.contained()) {
-        kill(pid);
-    }
-    let gone = async || (node.processes().is_empty() && node.contained().is_empty()).then_some(());
-    eventually("all processes end", gone).await;
-    for path in node.cgroups() {
-        remove_tree(&path);
-    }
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    for point in table.lines().filter_map(|line| line.split(' ').nth(4)).rev() {
-        if point.starts_with(node.folder.to_str().unwrap()) {
-            assert!(
-                std::process::Command::new("umount")
-                    .args(["-l", point])
-                    .status()
-                    .unwrap()
-                    .success()
-            );
-        }
-    }
-    for folder in ["run", "cstate"] {
-        let _ = std::fs::remove_dir_all(node.folder.join(folder));
-    }
+    node.reboot().await;
     if on == On::Containerd {
         node.start_daemon();
     }
@@ -498,8 +478,7 @@ async fn containerd_removes_what_was_never_started() {
         .await
         .unwrap();
     // The edge core died between making the task and starting it.
-    let socket = node.config.socket.clone();
-    let made = make_task_only(&socket, &[&id, &other]).await;
+    let made = make_task_only(&node.config, &[&id, &other]).await;
     assert_eq!(made, 2);
     assert_eq!(node.seen(&id).await.unwrap().state, State::Created);
     node.runtime.start(&other).await.unwrap();
@@ -508,26 +487,26 @@ async fn containerd_removes_what_was_never_started() {
 }
 
 /// What starting does first, without the rest; by containerd's own services, as another edge core would.
-async fn make_task_only(socket: &std::path::Path, ids: &[&str]) -> usize {
+async fn make_task_only(config: &Config, ids: &[&str]) -> usize {
     use containerd_client::services::v1::CreateTaskRequest;
     use containerd_client::services::v1::snapshots::MountsRequest;
     use containerd_client::services::v1::snapshots::snapshots_client::SnapshotsClient;
     use containerd_client::services::v1::tasks_client::TasksClient;
     use containerd_client::tonic::Request;
 
-    let channel = containerd_client::connect(socket).await.unwrap();
-    fn named<T>(message: T) -> Request<T> {
+    let channel = containerd_client::connect(&config.socket).await.unwrap();
+    fn named<T>(config: &Config, message: T) -> Request<T> {
         let mut request = Request::new(message);
         request
             .metadata_mut()
-            .insert("containerd-namespace", "edgehold".parse().unwrap());
+            .insert("containerd-namespace", config.namespace.parse().unwrap());
         request
     }
     let mut made = 0;
     for id in ids {
         let mounts = MountsRequest { snapshotter: "overlayfs".into(), key: (*id).to_owned() };
         let rootfs = SnapshotsClient::new(channel.clone())
-            .mounts(named(mounts))
+            .mounts(named(config, mounts))
             .await
             .unwrap()
             .into_inner()
@@ -537,7 +516,10 @@ async fn make_task_only(socket: &std::path::Path, ids: &[&str]) -> usize {
             rootfs,
             ..CreateTaskRequest::default()
         };
-        TasksClient::new(channel.clone()).create(named(task)).await.unwrap();
+        TasksClient::new(channel.clone())
+            .create(named(config, task))
+            .await
+            .unwrap();
         made += 1;
     }
     made

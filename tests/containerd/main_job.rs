@@ -142,7 +142,7 @@ async fn survives_reboots_without_a_link(on: On) {
     for boot in 1..=20 {
         site.edge.kill();
         site.node.kill_daemon();
-        site.node.reboot();
+        site.node.reboot().await;
         new_boot_id(&site.node.folder, boot);
         site.node.start_daemon();
         site.node.answers().await;

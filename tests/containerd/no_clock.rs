@@ -138,7 +138,7 @@ async fn an_edge_core_at_1970_runs_its_pods_and_learns_the_time(on: On) {
     site.cloud.kill();
     site.edge.kill();
     site.node.kill_daemon();
-    site.node.reboot();
+    site.node.reboot().await;
     new_boot_id(&site.node.folder, 1);
     site.node.start_daemon();
     site.node.answers().await;

@@ -5,8 +5,7 @@ use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use edgecore::images::Clock;
@@ -103,7 +102,7 @@ impl Node {
     }
 
     fn without_daemon(name: &str, smalls: Vec<(&str, &str)>) -> Self {
-        let folder = PathBuf::from(format!("/tmp/eh-{}-{name}", std::process::id()));
+        let folder = PathBuf::from(format!("/tmp/eh-{}-{name}", mark()));
         let smalls = smalls
             .into_iter()
             .map(|(name, options)| small(&folder.join(name), options));
@@ -124,7 +123,7 @@ impl Node {
 
     /// A daemon with nothing in it on small file systems: their names in the node's folder, and the options of tmpfs.
     pub(crate) async fn on(name: &str, smalls: Vec<(&str, &str)>) -> Self {
-        let folder = PathBuf::from(format!("/tmp/eh-{}-{name}", std::process::id()));
+        let folder = PathBuf::from(format!("/tmp/eh-{}-{name}", mark()));
         let smalls = smalls
             .into_iter()
             .map(|(name, options)| small(&folder.join(name), options));
@@ -177,9 +176,14 @@ impl Node {
     }
 
     /// What power off leaves: nothing that ran, nothing of what does not survive a reboot. The daemon must be dead.
-    pub(crate) fn reboot(&self) {
+    pub(crate) async fn reboot(&self) {
         for pid in self.processes().into_keys().chain(self.contained()) {
             kill(pid);
+        }
+        let gone = async || (self.processes().is_empty() && self.contained().is_empty()).then_some(());
+        eventually("all processes end", gone).await;
+        for path in self.cgroups() {
+            remove_tree(&path);
         }
         for point in self.mounts().iter().rev() {
             let kept = self.smalls.iter().any(|small| small == Path::new(point));
@@ -187,9 +191,14 @@ impl Node {
                 let _ = Command::new("umount").args(["-l", point]).status();
             }
         }
-        for folder in ["cstate", "run"] {
-            let _ = std::fs::remove_dir_all(self.folder.join(folder));
+        for folder in [self.folder.join("cstate"), self.folder.join("run"), self.of_runc()] {
+            let _ = std::fs::remove_dir_all(folder);
         }
+    }
+
+    /// Where runc keeps what it knows of this node's containers.
+    fn of_runc(&self) -> PathBuf {
+        Path::new("/run/containerd/runc").join(&self.config.namespace)
     }
 
     /// The edge core is gone.
@@ -444,6 +453,8 @@ impl Node {
                 .count();
             assert_eq!(left, 0, "{}", path.display());
         }
+        let left = std::fs::read_dir(self.of_runc()).map_or(0, Iterator::count);
+        assert_eq!(left, 0, "{}", self.of_runc().display());
         for folder in [
             "run/pods",
             "run/accounts",
@@ -476,6 +487,7 @@ impl Drop for Node {
         for path in self.cgroups() {
             remove_tree(&path);
         }
+        let _ = std::fs::remove_dir_all(self.of_runc());
         if !std::thread::panicking() {
             std::fs::remove_dir_all(&self.folder).unwrap();
         }
@@ -488,7 +500,8 @@ fn config(folder: &Path) -> Config {
         run_dir: folder.join("run"),
         state_dir: folder.join("state"),
         log_program: env!("CARGO_BIN_EXE_edgehold-log-shim").into(),
-        cgroup_parent: format!("/edgehold-test-{}", std::process::id()),
+        namespace: format!("edgehold-test-{}", mark()),
+        cgroup_parent: format!("/edgehold-test-{}", mark()),
         cni: CniConfig { conf_dir: folder.join("cni"), ..CniConfig::default() },
         ..Config::default()
     }
@@ -619,13 +632,16 @@ pub(crate) fn archive(name: &str) -> PathBuf {
     archive
 }
 
-static PODS: AtomicU8 = AtomicU8::new(1);
-
 /// A pod nobody had before.
 pub(crate) fn pod() -> Uid {
-    let mut bytes = [PODS.fetch_add(1, Ordering::Relaxed); 16];
-    bytes[..4].copy_from_slice(&std::process::id().to_be_bytes());
-    Uid::random(bytes)
+    daemon::random::uid()
+}
+
+/// What tells the things of this test from those of all others. Numbers of processes come again, and runc keeps what it
+/// knows of a container that was killed behind its back.
+fn mark() -> &'static str {
+    static MARK: LazyLock<String> = LazyLock::new(|| daemon::random::uid().to_string()[..8].to_owned());
+    &MARK
 }
 
 /// Waits until there is something.

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use containerd_client::services::v1::{
@@ -37,25 +36,20 @@ const PROCESS_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/Pr
 pub(super) struct Execs {
     client: Client,
     folder: PathBuf,
-    next: AtomicU64,
 }
 
 impl Execs {
     pub(super) fn new(client: Client, run_dir: &Path) -> Self {
         // What another edge core before us was in the middle of has no reader any more.
         let _ = std::fs::remove_dir_all(run_dir.join("exec"));
-        Self {
-            client,
-            folder: run_dir.join("exec"),
-            next: AtomicU64::new(0),
-        }
+        Self { client, folder: run_dir.join("exec") }
     }
 
     pub(super) async fn run(&self, id: &str, command: &[String], limit: Duration) -> Result<Executed, RuntimeError> {
         let spec = self.process(id, command).await?;
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        // A name another edge core before us may not have left behind in the shim.
-        let name = format!("exec-{}-{number}", std::process::id());
+        // A name no other edge core before us left behind in the shim. The process's number does not tell them apart:
+        // in a container of its own it is always the same.
+        let name = format!("exec-{}", daemon::random::uid());
         let fifo = Fifo::make(self.folder.join(&name)).map_err(failed)?;
         let mut output = pipe::OpenOptions::new().open_receiver(&fifo.path).map_err(failed)?;
         let path = fifo.path.to_str().unwrap_or_default().to_owned();
