@@ -15,6 +15,7 @@ NO_BITS = 8
 EXECUTABLE = 0x4
 # Types of symbols: objects and functions; and the name of a source file, for the local ones that follow it.
 NAMED = (1, 2)
+FUNCTION = 2
 FILE = 4
 LOCAL = 0
 # C code by its source file, or by how its names begin where it has none.
@@ -34,6 +35,16 @@ class Section:
     offset: int
     size: int
     link: int
+
+
+@dataclass
+class Symbol:
+    name: str
+    source: str
+    is_function: bool
+    address: int
+    size: int
+    section: Section
 
 
 class Elf:
@@ -61,7 +72,7 @@ class Elf:
         return self.data[at:self.data.index(b"\0", at)].decode(errors="replace")
 
     def symbols(self):
-        """Name, source file, size and section of what has a size. Several names of one address count once."""
+        """What has a name and a size. Several names of one address count once."""
         tables = [section for section in self.sections if section.kind == SYMBOL_TABLE]
         if not tables:
             raise RuntimeError("a program without symbols: build it with -C strip=none")
@@ -80,7 +91,13 @@ class Elf:
                 if info & 0xF in NAMED and size and 0 < index < len(self.sections) and value not in seen:
                     seen.add(value)
                     source = file if info >> 4 == LOCAL else ""
-                    yield self.text(strings + name), source, size, self.sections[index]
+                    yield Symbol(self.text(strings + name), source, info & 0xF == FUNCTION, value, size,
+                                 self.sections[index])
+
+    def functions(self):
+        """Addresses of code, with their symbols."""
+        return {symbol.address: symbol.name for symbol in self.symbols()
+                if symbol.is_function and symbol.section.flags & EXECUTABLE}
 
 
 def crate(symbol, source):
@@ -131,7 +148,8 @@ def by_section(elf):
 def by_crate(elf):
     """Bytes of code and of data with a name, by crate."""
     code, data = Counter(), Counter()
-    for name, source, size, section in elf.symbols():
-        if section.kind != NO_BITS and section.flags & ALLOCATED:
-            (code if section.flags & EXECUTABLE else data)[crate(name, source)] += size
+    for symbol in elf.symbols():
+        flags = symbol.section.flags
+        if symbol.section.kind != NO_BITS and flags & ALLOCATED:
+            (code if flags & EXECUTABLE else data)[crate(symbol.name, symbol.source)] += symbol.size
     return code, data

@@ -172,10 +172,11 @@ class Containerd:
 
 
 class Edge:
-    """An edge core behind a link. Without containerd it has a runtime that runs nothing."""
+    """An edge core behind a link. Without containerd it has a runtime that runs nothing, or the one named."""
 
-    def __init__(self, folder, program, name, link, cloud, containerd=None):
+    def __init__(self, folder, program, name, link, cloud, containerd=None, runtime="fake"):
         self.name = name
+        self.runtime = runtime
         self.link = link
         self.program = program
         self.containerd = containerd
@@ -195,10 +196,10 @@ class Edge:
         """`link` are settings of the link, beside their defaults."""
         lines = [f'data = "{self.folder}"', f'logs = "{self.logs}"', f'run = "{self.run_folder}"', f'log = "{log}"']
         if self.containerd:
-            lines += ["[containerd]", f'socket = "{self.containerd.socket}"',
-                      "[pods]", f'cgroup = "/{CGROUP}"', f'cni_conf = "{self.cni}"']
+            lines += ["[containerd]", f'socket = "{self.containerd.socket}"']
         else:
-            lines.append('runtime = "fake"')
+            lines.append(f'runtime = "{self.runtime}"')
+        lines += ["[pods]", f'cgroup = "/{CGROUP}"', f'cni_conf = "{self.cni}"']
         lines += ["[link]", *(f"{key} = {json.dumps(value)}" for key, value in link.items())]
         self.config.write_text("\n".join(lines) + "\n")
 
