@@ -1,5 +1,4 @@
 //! Has the linker lay together what an idle edge core uses of its program, where it is built to be small: `order.ld`.
-#![expect(clippy::print_stdout, reason = "this is how cargo is spoken to")]
 
 use std::env::var;
 

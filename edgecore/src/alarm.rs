@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::sys;
@@ -47,7 +48,7 @@ impl Alarm {
     /// Needs the runtime's IO.
     pub fn new() -> io::Result<Self> {
         let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
-        let timer = sys::register(timer)?;
+        let timer = sys::register(timer, Interest::READABLE)?;
         Ok(Self { shared: Arc::new(Shared { timer, waits: Mutex::default() }) })
     }
 

@@ -4,7 +4,6 @@ mod elf;
 mod folders;
 mod machine;
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -228,10 +227,8 @@ async fn cloud(config: &Config, identity: &Identity) -> Line {
     };
     let mut found = Line::note("cloud", "this node knows no address of the cloud: join again");
     for address in identity.addresses() {
-        match dialler.dial(address).await {
-            Ok(link) => {
-                let remote = link.remote();
-                let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
+        match dialler.reach(address).await {
+            Ok(remote) => {
                 found = Line::good("cloud", format!("{remote} answers over UDP"));
                 break;
             }

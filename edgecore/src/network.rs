@@ -13,6 +13,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -85,7 +86,10 @@ impl Listener {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
         bind(&socket, &SocketAddrNetlink::new(0, GROUPS))?;
-        Ok(Self { socket: sys::register(socket)?, ways: Ways::default() })
+        Ok(Self {
+            socket: sys::register(socket, Interest::READABLE)?,
+            ways: Ways::default(),
+        })
     }
 
     /// Returns when there may be another way out.

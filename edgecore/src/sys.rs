@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::seccomp::Instruction;
@@ -33,10 +34,10 @@ pub(crate) fn forget_clean_pages(at: Range<usize>) -> io::Result<()> {
     Ok(())
 }
 
-/// A descriptor that tasks can wait for.
-pub(crate) fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+/// A descriptor that tasks can wait for, for what they are interested in.
+pub(crate) fn register(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: what is registered owns the descriptor and keeps it open, and an `OwnedFd` always has the same one.
-    Ok(unsafe { AsyncFd::register(fd) }?)
+    Ok(unsafe { AsyncFd::register_with_interest(fd, interest) }?)
 }
 
 /// Waits until at least one of the descriptors can be read or was hung up; says which.

@@ -27,6 +27,7 @@ use crate::alarm::Alarm;
 use crate::identity::{Identity, IdentityError};
 
 mod runtime;
+mod socket;
 
 /// Addresses of one name that are tried.
 const RESOLVED_MAX: usize = 4;
@@ -97,6 +98,8 @@ pub enum DialError {
     Nowhere(String),
     #[error("cannot open the session")]
     Open(#[source] CarrierError),
+    #[error("{0} does not take this node's certificate")]
+    Refused(SocketAddr, #[source] CarrierError),
 }
 
 impl DialError {
@@ -104,7 +107,7 @@ impl DialError {
     pub fn is_barred(&self) -> bool {
         match self {
             Self::Connect(_, error) => is_revoked(error),
-            Self::Open(error) => is_barred(error),
+            Self::Open(error) | Self::Refused(_, error) => is_barred(error),
             Self::Resolve { .. } | Self::Dial(..) | Self::Timeout(_) | Self::Nowhere(_) => false,
         }
     }
@@ -158,6 +161,19 @@ impl Dialler {
             }
         }
         Err(last)
+    }
+
+    /// Where the hub is at one of the addresses of `host:port`, once it has taken this node's certificate. A link is up
+    /// on this side before that, and its session hears a refusal as its first answer.
+    pub async fn reach(&self, address: &str) -> Result<SocketAddr, DialError> {
+        let link = self.dial(address).await?;
+        let remote = link.remote();
+        match timeout(CONNECT_WAIT, link.confirmed()).await {
+            // As people write it, not as an address of the other family.
+            Ok(Ok(())) => Ok(SocketAddr::new(remote.ip().to_canonical(), remote.port())),
+            Ok(Err(error)) => Err(DialError::Refused(remote, error)),
+            Err(_) => Err(DialError::Timeout(remote)),
+        }
     }
 
     fn link(&self, carrier: Carrier) -> Link {
@@ -267,6 +283,18 @@ impl Link {
             received = self.carrier.recv() => received.map_err(LinkError::Carrier),
             silent = self.watch.silent(&connection) => Err(silent),
         }
+    }
+
+    /// Returns once the hub has said that it takes this node's certificate. Nothing else may wait for news of the link.
+    async fn confirmed(&self) -> Result<(), CarrierError> {
+        let connection = self.carrier.connection();
+        while connection.stats().frame_rx.handshake_done == 0 {
+            if let Some(error) = connection.close_reason() {
+                return Err(error.into());
+            }
+            self.watch.told.notified().await;
+        }
+        Ok(())
     }
 
     pub fn close(&self, code: CloseCode) {

@@ -1,6 +1,6 @@
-//! What QUIC runs on: the asynchronous runtime, but for its timers.
+//! What QUIC runs on: the asynchronous runtime, but for its socket and its timers.
 //!
-//! They are the process's alarm where there is one, so that a beat wakes the process once. And whenever a connection has
+//! Timers are the process's alarm where there is one, so that a beat wakes the process once. And whenever a connection has
 //! done something it looks at its timer, which tells those who watch over it that there may be something new.
 
 use std::io;
@@ -13,6 +13,7 @@ use daemon::clock::mono;
 use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
 use tokio::sync::Notify;
 
+use super::socket::Socket;
 use crate::alarm::{Alarm, Sleep};
 
 /// A runtime for the connections of one endpoint.
@@ -40,7 +41,7 @@ impl Runtime for Driven {
     }
 
     fn wrap_udp_socket(&self, socket: std::net::UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
-        TokioRuntime.wrap_udp_socket(socket)
+        Ok(Arc::new(Socket::new(socket)?))
     }
 
     fn now(&self) -> Instant {

@@ -329,3 +329,24 @@ async fn the_clouds_reason_is_passed_on() {
         assert_eq!((error.code(), error.is_barred()), (Some(code), barred));
     }
 }
+
+#[tokio::test]
+async fn a_hub_is_reached_when_it_takes_the_nodes_certificate() {
+    let (ca, other) = (Ca::new(), Ca::new());
+    let (dialler, _folder) = dialler(&ca, Settings::default());
+    // Of the right cloud for the node, to which only others' nodes are right.
+    let refuses = Hub::open(&other, ca.server(SERVER_NAME, ExtendedKeyUsagePurpose::ServerAuth));
+    let (reached, ()) = tokio::join!(dialler.reach(&refuses.address), async {
+        let connecting = refuses.endpoint.accept().await.unwrap();
+        connecting.await.unwrap_err();
+    });
+    let error = reached.unwrap_err();
+    assert!(matches!(error, DialError::Refused(..)), "{error:?}");
+    assert!(!error.is_barred());
+
+    let takes = Hub::right(&ca);
+    let (reached, _connection) = tokio::join!(dialler.reach(&takes.address), async {
+        takes.endpoint.accept().await.unwrap().await.unwrap()
+    });
+    assert_eq!(reached.unwrap().to_string(), takes.address);
+}

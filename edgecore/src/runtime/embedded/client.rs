@@ -10,6 +10,7 @@ use std::time::Duration;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send, socket_with,
 };
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::timeout;
 
@@ -50,7 +51,7 @@ impl Client {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(io::Error::from)?;
         let address = SocketAddrUnix::new(path.as_str()).map_err(io::Error::from)?;
         connect(&socket, &address).map_err(|error| none(error.into()))?;
-        Ok(Self { socket: sys::register(socket)? })
+        Ok(Self { socket: sys::register(socket, Interest::READABLE)? })
     }
 
     pub(super) fn ask(&self, request: &Request) -> Result<(), ClientError> {
