@@ -53,6 +53,8 @@ pub struct Pods {
     /// Where the pod network is described, and where its plugins are.
     pub cni_conf: PathBuf,
     pub cni_plugins: Vec<PathBuf>,
+    /// So many processes and threads may one container have; 0: as many as the machine.
+    pub pids_max: u32,
 }
 
 /// How images are had.
@@ -118,6 +120,7 @@ impl Default for Pods {
             cgroup: "/edgehold".to_owned(),
             cni_conf: cni.conf_dir,
             cni_plugins: cni.plugin_dirs,
+            pids_max: 0,
         }
     }
 }

@@ -62,6 +62,7 @@ async fn run_with(config: Config, clock: NodeClock, shutdown: impl Future<Output
     let pods_config = pods::Config {
         folders: folders.clone(),
         allocatable: node::allocatable(&config.data),
+        pids_max: config.pods.pids_max,
         ..pods::Config::default()
     };
     let (pods, runner) = pods::new(

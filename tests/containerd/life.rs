@@ -17,6 +17,7 @@ on_both!(
     pods_survive_a_reboot_as_records,
     tells_an_oom_kill,
     limits_what_a_container_may_do,
+    keeps_a_container_from_multiplying,
     gives_a_privileged_container_the_machine,
     kills_what_froze_itself,
     keeps_devices_from_a_container,
@@ -307,6 +308,24 @@ async fn tells_an_oom_kill(on: On) {
         node.seen(&id).await.unwrap().state,
         State::Exited { oom_killed: true, .. }
     ));
+    node.finish(&[&id], &[uid]).await;
+}
+
+async fn keeps_a_container_from_multiplying(on: On) {
+    let node = Node::of(on, "pids").await;
+    let uid = pod();
+    // The shell, and as many beside it as the limit leaves.
+    let script =
+        "exec 2>&1; i=0; while [ $i -lt 7 ]; do sleep 1000 & i=$((i+1)); done; echo seven; sleep 1000 & echo eight";
+    let mut container = node.script(uid, "c", script);
+    container.limits.pids_max = 8;
+    let id = node.run(&container).await;
+    assert_eq!(node.exit_code(&id).await, 2);
+    let said = node.log("c");
+    assert!(
+        said[0] == "stdout F seven" && said.len() == 2 && said[1].contains("can't fork"),
+        "{said:?}"
+    );
     node.finish(&[&id], &[uid]).await;
 }
 

@@ -406,11 +406,20 @@ impl Node {
 
     /// The processes inside containers.
     pub(crate) fn contained(&self) -> Vec<u32> {
-        let mut pids = Vec::new();
+        let lists = self.cgroup_files("cgroup.procs");
+        lists
+            .iter()
+            .flat_map(|list| list.lines())
+            .filter_map(|line| line.parse().ok())
+            .collect()
+    }
+
+    /// What all files of a name hold in this node's cgroups.
+    pub(crate) fn cgroup_files(&self, name: &str) -> Vec<String> {
+        let mut found = Vec::new();
         let mut folders = self.cgroups();
         while let Some(folder) = folders.pop() {
-            let text = std::fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
-            pids.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
+            found.extend(std::fs::read_to_string(folder.join(name)));
             folders.extend(
                 std::fs::read_dir(folder)
                     .into_iter()
@@ -419,7 +428,7 @@ impl Node {
                     .map(|entry| entry.path()),
             );
         }
-        pids
+        found
     }
 
     /// Removes these containers and their pods, and fails when anything is left of them.

@@ -104,6 +104,9 @@ impl Desk for Table {
     }
 }
 
+/// More than any test's container needs.
+const PIDS_MAX: u32 = 77;
+
 /// An edge core's pods, which can be killed.
 struct Core {
     pods: Pods,
@@ -117,7 +120,11 @@ impl Core {
             pods: node.folder.join("pods"),
             logs: node.folder.join("pod-logs"),
         };
-        let config = Config { folders: folders.clone(), ..Config::default() };
+        let config = Config {
+            folders: folders.clone(),
+            pids_max: PIDS_MAX,
+            ..Config::default()
+        };
         let runtime = Arc::new(Containerd::new(node.config.clone(), clock()).unwrap());
         let (pods, runner) = pods::new(config, runtime, Arc::clone(table), Arc::new(Machine));
         let mut tasks = JoinSet::new();
@@ -248,6 +255,8 @@ async fn containerd_carries_a_pod_through_its_life() {
     .await;
     assert_eq!(said, "hello world\none\nhidden\np\n1000\n");
     let first = node.runtime.list().await.unwrap().remove(0);
+    let limits = node.cgroup_files("pids.max");
+    assert!(limits.contains(&format!("{PIDS_MAX}\n")), "{limits:?}");
 
     // A changed config map shows in the running container.
     core.pods.wake(map("two"));

@@ -39,6 +39,8 @@ pub struct Config {
     pub mount_memory: bool,
     /// What the node has for pods.
     pub allocatable: Allocatable,
+    /// So many processes may one container have; 0: as many as the machine.
+    pub pids_max: u32,
 }
 
 impl Default for Config {
@@ -47,6 +49,7 @@ impl Default for Config {
             folders: Folders::default(),
             mount_memory: true,
             allocatable: Allocatable::default(),
+            pids_max: 0,
         }
     }
 }

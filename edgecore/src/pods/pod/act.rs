@@ -165,6 +165,7 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
         let container = build::container(&wanted.pod, spec, attempt, invocation, &list, folders);
         let mut container = container.map_err(|error| explain(&error))?;
         container.security.seccomp = seccomp;
+        container.limits.pids_max = self.shared.config.pids_max.into();
         let sandbox = build::sandbox(&wanted.pod, &read_host().await);
         self.shared.runtime.create(&sandbox, &container).await.map_err(full)?;
         let image = spec.image.clone();
