@@ -18,6 +18,7 @@ on_both!(
     tells_an_oom_kill,
     limits_what_a_container_may_do,
     keeps_a_container_from_multiplying,
+    gives_a_container_a_terminal,
     gives_a_privileged_container_the_machine,
     kills_what_froze_itself,
     keeps_devices_from_a_container,
@@ -381,6 +382,24 @@ async fn limits_what_a_container_may_do(on: On) {
         matches!(error, RuntimeError::Invalid { .. }) && error.to_string().contains("root"),
         "{error}"
     );
+    node.finish(&[&id], &[uid]).await;
+}
+
+async fn gives_a_container_a_terminal(on: On) {
+    let node = Node::of(on, "tty").await;
+    let uid = pod();
+    // Its own and the group of terminals', whoever it runs as, so that it can be opened again by its name.
+    let script = "[ -t 0 ] && [ -t 1 ] && [ -t 2 ] && stat -c '%u %g %a' /dev/pts/0 && echo again >/dev/pts/0 && \
+                  echo console >/dev/console";
+    let mut container = node.script(uid, "c", script);
+    container.security.user = Some(1000);
+    container.security.group = Some(1000);
+    container.tty = true;
+    let id = node.run(&container).await;
+    assert_eq!(node.exit_code(&id).await, 0);
+    node.logs("c", "stdout F console").await;
+    let said: Vec<_> = node.log("c").iter().map(|line| line.trim_end().to_owned()).collect();
+    assert_eq!(said, ["stdout F 1000 5 620", "stdout F again", "stdout F console"]);
     node.finish(&[&id], &[uid]).await;
 }
 

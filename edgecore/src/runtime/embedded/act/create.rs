@@ -101,7 +101,7 @@ fn first(
     let [input, output, errors] = match streams {
         Streams::Files(files) => files,
         Streams::Terminal(console) => {
-            terminal::make(&root, &console, program.owner()).map_err(during("making its terminal"))?
+            terminal::make(&root, &console, program.owner().0).map_err(during("making its terminal"))?
         }
     };
     root.enter(spec)?;

@@ -12,7 +12,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg,
 };
-use rustix::process::{Gid, Uid, ioctl_tiocsctty};
+use rustix::process::{Uid, ioctl_tiocsctty};
 use rustix::pty::{ptsname, unlockpt};
 
 use super::root::Root;
@@ -20,8 +20,8 @@ use crate::runtime::oci::inside::{self, Kind};
 use crate::sys;
 
 /// Makes a terminal, this session's own, and hands its other end over. What is returned is what the container reads from,
-/// writes to and says its errors to.
-pub(super) fn make(root: &Root, console: &UnixStream, owner: (Uid, Gid)) -> io::Result<[OwnedFd; 3]> {
+/// writes to and says its errors to. Its group is that of all terminals, as the file system says.
+pub(super) fn make(root: &Root, console: &UnixStream, owner: Uid) -> io::Result<[OwnedFd; 3]> {
     let flags = OFlags::RDWR | OFlags::NOCTTY;
     let held = root.open(Path::new("/dev/pts/ptmx"), flags)?;
     unlockpt(&held)?;
@@ -30,7 +30,7 @@ pub(super) fn make(root: &Root, console: &UnixStream, owner: (Uid, Gid)) -> io::
     let number = name.to_str().ok().and_then(|name| name.rsplit('/').next());
     let number = number.ok_or_else(|| io::Error::other("the terminal has no number"))?;
     let terminal = root.open(&Path::new("/dev/pts").join(number), flags)?;
-    fchown(&terminal, Some(owner.0), Some(owner.1))?;
+    fchown(&terminal, Some(owner), None)?;
     let place = inside::place(root, Path::new("/dev/console"), Kind::File)?;
     sys::mount(&inside::name(&terminal), &inside::name(&place), "", libc::MS_BIND, "")?;
     ioctl_tiocsctty(&terminal)?;
