@@ -7,6 +7,7 @@ from collections import Counter
 
 from . import binary
 from .kube import Kube, Watch, is_ready, of_app
+from .machine import Machine, place
 from .measures import DEPLOYMENTS, deployment
 from .process import HERE, calls, wakes
 from .record import mib, number
@@ -15,6 +16,8 @@ from .wait import until
 
 # Crates that are shown; the rest is one row.
 CRATES = 40
+# How many there are, and the MiB that the edge core may take then.
+PODS = ((10, 6), (50, 10))
 # How often memory is looked at while nothing happens: it moves, and the most counts.
 LOOKS = 10
 
@@ -25,6 +28,13 @@ class Footprint:
     def __init__(self, folder, programs, image, how, figures, place=HERE):
         self.folder, self.programs, self.image, self.how, self.figures = folder, programs, image, how, figures
         self.place = place
+
+    def machine(self, architecture):
+        """An edge core on an emulated machine."""
+        machine = Machine(self.folder, architecture, self.programs, self.image)
+        self.place = place()
+        machine.measure(self, [(count, limit) for count, limit in PODS if count <= self.how.many_pods])
+        machine.remove()
 
     def elsewhere(self, row):
         """An edge core that somebody started at the place, as it is."""
@@ -131,7 +141,7 @@ class Footprint:
         pid = self.edge.process.pid
         self.measure("edge core, idle, joined", pid, 5, 8, long=True)
         self.kube.create(DEPLOYMENTS, deployment("site", "edge", 0))
-        for count, pss_mib in ((10, 6), (50, 10)):
+        for count, pss_mib in PODS:
             if count > self.how.many_pods:
                 continue
             self.kube.scale("site", count)

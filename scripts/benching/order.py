@@ -1,4 +1,4 @@
-"""Which functions of the edge core belong together in its file: what an idle one calls first, then what pods take.
+"""Which functions of the edge core belong together in its file: what an idle one calls first, then what running pods take.
 
 The kernel maps a program's pages by sixteen around each that is used, so that functions in use that are spread over all of
 the program take most of it into memory. The result is a linker script with the names of the functions' sections.
@@ -17,8 +17,9 @@ from .site import Cloud, Containerd, Edge, Link, run
 from .wait import until
 
 HEAD = """\
-/* Which functions lie together in the edge core: those that an idle one calls, then those that pods take, so that the pages
-   in use are few. Made by `scripts/bench order`. What differs from build to build in a name is a star. */
+/* Which functions lie together in the edge core, so that the pages in use are few: those that an idle one calls, then those
+   that running pods and their probes take. Made by `scripts/bench order`; what differs from build to build in a name is a
+   star. */
 SECTIONS {
     .text.used : { *(
 """
@@ -50,40 +51,33 @@ class Order:
         for edge in self.edges:
             until(f"{edge.name} is connected", edge.connected)
         time.sleep(self.how.settle_s)
-        idle = [self.look(edge, self.how.idle_s) for edge in self.edges]
-        patterns = self.patterns(idle)
-        busy = [self.look(edge, self.how.rest_s) for edge in self.edges]
-        self.churn()
-        patterns |= self.patterns(busy)
+        patterns = self.patterns(self.how.idle_s)
+        self.run_pods()
+        # What it took to make them is not called again.
+        time.sleep(self.how.settle_s)
+        patterns |= self.patterns(self.how.rest_s)
         for edge in self.edges:
             edge.process.end(signal.SIGKILL)
         return HEAD + "".join(f"        {pattern}\n" for pattern in patterns) + TAIL
 
-    def look(self, edge, seconds):
-        return subprocess.Popen([sys.executable, USED, str(edge.process.pid), self.program, str(seconds)],
-                                stdout=subprocess.PIPE, text=True)
-
-    def patterns(self, looks):
-        """In the order of the first call; a dict, for it keeps it and nothing comes twice."""
+    def patterns(self, seconds):
+        """What is called within so many seconds, in the order of the first call; a dict, for it keeps it and nothing
+        comes twice."""
+        looks = [subprocess.Popen([sys.executable, USED, str(edge.process.pid), self.program, str(seconds)],
+                                  stdout=subprocess.PIPE, text=True) for edge in self.edges]
         outputs = [look.communicate()[0] for look in looks]
         if any(look.returncode != 0 for look in looks):
             raise RuntimeError("the edge core could not be looked at")
         return {f".text.{pattern(name)}": None for output in outputs for name in output.split()}
 
-    def churn(self):
-        """Pods come, are probed and go."""
+    def run_pods(self):
         for edge in self.edges:
             made = deployment(edge.name, edge.name, PODS)
             made["spec"]["template"]["spec"]["containers"][0] |= {"readinessProbe": PROBE, "livenessProbe": PROBE}
             self.kube.create(DEPLOYMENTS, made)
-        self.wait("pods are ready", lambda pods: len(pods) == PODS and all(map(is_ready, pods)))
         for edge in self.edges:
-            self.kube.scale(edge.name, 0)
-        self.wait("pods are gone", lambda pods: not pods)
-
-    def wait(self, what, check):
-        for edge in self.edges:
-            self.pods.wait(f"{edge.name}: {what}", lambda objects, edge=edge: check(of_app(objects, edge.name)))
+            self.pods.wait(f"{edge.name}: {PODS} pods are ready", lambda objects, edge=edge:
+                           sum(map(is_ready, of_app(objects, edge.name))) == PODS)
 
 
 def pattern(name):

@@ -321,5 +321,11 @@ fn this_machine_is_seen() {
     );
     let lines = machine.lines(CONTAINERS);
     let program = lines.iter().find(|line| line.what == "program").unwrap();
-    assert_eq!(program.state, State::Good, "{program:?}");
+    // Tests for 32 bits are run where more would do.
+    let wanted = if machine.bits == 32 && machine.kernel_arch.ends_with("64") {
+        State::Note
+    } else {
+        State::Good
+    };
+    assert_eq!(program.state, wanted, "{program:?}");
 }

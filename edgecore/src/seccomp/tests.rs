@@ -409,10 +409,10 @@ fn comparisons_are_of_64_bits() {
 
 #[test]
 fn rules_of_one_call() {
-    let number = Arch::Aarch64.number("ioctl");
+    let number = Arch::Riscv64.number("ioctl");
     let check = |rules: Vec<Rule>, args: &[u64], expected: u32| {
-        let program = made(&profile(Action::Errno, rules.clone()), Family::Arm);
-        let found = answer(&program, Call::new(Arch::Aarch64, number, args));
+        let program = made(&profile(Action::Errno, rules.clone()), Family::Riscv);
+        let found = answer(&program, Call::new(Arch::Riscv64, number, args));
         assert_eq!(found, expected, "{args:?} {rules:?}");
     };
     let equals = |index, value| arg(index, Operator::Eq, value, 0);
