@@ -6,6 +6,7 @@
 //! what changes while the window is full is sent afterwards, once.
 
 mod down;
+mod holdings;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -22,6 +23,8 @@ use crate::object::{Revision, Uid};
 use crate::time::{BootId, Mono};
 
 pub use self::words::{Batch, Entry, Input, News, View};
+
+use self::holdings::Holdings;
 
 /// Boots of a node that are remembered, to know two machines with one key apart from one that restarts.
 pub const BOOTS_MAX: usize = 8;
@@ -57,12 +60,12 @@ struct Session {
     dictionary: Dictionary,
     incarnation: [u8; 8],
     phase: Phase,
+    /// Objects by their numbers in frames, also those that the node does not hold any more.
     handles: Vec<Uid>,
-    numbers: BTreeMap<Uid, u32>,
     seq_in: u32,
     seq_out: u32,
-    /// By sequence, the revision that the node holds when it acknowledges.
-    in_flight: BTreeMap<u32, Option<Revision>>,
+    /// By sequence, in order, the revision that the node holds when it acknowledges.
+    in_flight: VecDeque<(u32, Option<Revision>)>,
     patience: Mono,
     again_wait: Duration,
     assembly: Assembly,
@@ -87,13 +90,7 @@ enum Phase {
         count: usize,
     },
     /// What the node holds once it has everything that was sent.
-    Following(BTreeMap<Uid, Holding>),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Holding {
-    revision: Revision,
-    hash: EntryHash,
+    Following(Holdings),
 }
 
 /// What goes on when the commit under way is done.
@@ -250,7 +247,7 @@ impl Cloud {
         }
         let (start, phase) = begin(hello, view);
         let handles: Vec<_> = match &phase {
-            Phase::Following(holding) => holding.keys().copied().collect(),
+            Phase::Following(holding) => holding.iter().map(|(uid, _)| uid).collect(),
             Phase::Comparing { .. } => Vec::new(),
         };
         let (known, last) = view.received().unwrap_or((hello.incarnation, 0));
@@ -267,11 +264,10 @@ impl Cloud {
             dictionary,
             incarnation,
             phase,
-            numbers: handles.iter().copied().zip(0..).collect(),
             handles,
             seq_in: 0,
             seq_out: 0,
-            in_flight: BTreeMap::new(),
+            in_flight: VecDeque::new(),
             patience: now + ACK_WAIT,
             again_wait: ACK_WAIT,
             assembly: Assembly::default(),
@@ -358,20 +354,13 @@ impl Cloud {
                 return;
             };
             session.handles = held.inventory().uids().collect();
-            session.numbers = session.handles.iter().copied().zip(0..).collect();
             // Of what differs no revision is known that could be a base.
             let current: BTreeMap<_, _> = view.entries().into_iter().map(|entry| (entry.uid, entry)).collect();
             let holding = held.inventory().iter().map(|(uid, hash)| {
                 let same = current.get(&uid).filter(|entry| entry.hash == hash);
-                (
-                    uid,
-                    Holding {
-                        revision: same.map_or(Revision(0), |entry| entry.revision),
-                        hash,
-                    },
-                )
+                (uid, same.map_or(Revision(0), |entry| entry.revision), hash)
             });
-            session.phase = Phase::Following(holding.collect());
+            session.phase = Phase::Following(Holdings::numbered(holding));
             session.unmarked = true;
         }
         self.pump(now, view);
@@ -489,8 +478,8 @@ fn begin(hello: &Hello, view: &dyn View) -> (ViewStart, Phase) {
     let proven = |entries: Vec<Entry>| {
         let inventory = entries.iter().map(|entry| (entry.uid, entry.hash)).collect();
         let proven = CompleteSet::prove(inventory, hello.view, count).is_some();
-        let holding = |entry: Entry| (entry.uid, Holding { revision: entry.revision, hash: entry.hash });
-        proven.then(|| Phase::Following(entries.into_iter().map(holding).collect()))
+        let held = entries.into_iter().map(|entry| (entry.uid, entry.revision, entry.hash));
+        proven.then(|| Phase::Following(Holdings::numbered(held)))
     };
     let entries = view.entries();
     let ours = entries.iter().map(|entry| (entry.uid, entry.hash)).collect();
