@@ -128,7 +128,7 @@ impl Session {
             if size > WHOLE_MAX {
                 complete = false;
                 if self.large.is_none() {
-                    self.large = Some(Large::new(body, entry.clone()));
+                    self.large = Some(Box::new(Large::new(body, entry.clone())));
                 }
                 continue;
             }

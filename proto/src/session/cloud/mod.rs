@@ -69,7 +69,7 @@ struct Session {
     patience: Mono,
     again_wait: Duration,
     assembly: Assembly,
-    large: Option<Large<Entry>>,
+    large: Option<Box<Large<Entry>>>,
     /// The view's revision when the node held it already.
     same: Option<Revision>,
     /// Something was sent since the last mark.
@@ -83,14 +83,18 @@ struct Session {
 #[derive(Debug)]
 enum Phase {
     /// What the node holds is being found out.
-    Comparing {
-        narrowing: Narrowing,
-        ours: Inventory,
-        digest: Digest,
-        count: usize,
-    },
+    Comparing(Box<Comparing>),
     /// What the node holds once it has everything that was sent.
     Following(Holdings),
+}
+
+#[derive(Debug)]
+struct Comparing {
+    narrowing: Narrowing,
+    ours: Inventory,
+    /// What the node said of all that it holds.
+    digest: Digest,
+    count: usize,
 }
 
 /// What goes on when the commit under way is done.
@@ -204,9 +208,9 @@ impl Cloud {
                     return Err(Violation::Direction);
                 }
                 if let Some(session) = self.session(session)
-                    && let Phase::Comparing { narrowing, ours, .. } = &mut session.phase
+                    && let Phase::Comparing(comparing) = &mut session.phase
                 {
-                    narrowing.answer(ours, &prefix, branch);
+                    comparing.narrowing.answer(&comparing.ours, &prefix, branch);
                     session.patience = now + ACK_WAIT;
                     self.compare(now, view);
                 }
@@ -248,7 +252,7 @@ impl Cloud {
         let (start, phase) = begin(hello, view);
         let handles: Vec<_> = match &phase {
             Phase::Following(holding) => holding.iter().map(|(uid, _)| uid).collect(),
-            Phase::Comparing { .. } => Vec::new(),
+            Phase::Comparing(_) => Vec::new(),
         };
         let (known, last) = view.received().unwrap_or((hello.incarnation, 0));
         let renew = known == hello.incarnation && hello.number < last;
@@ -337,7 +341,8 @@ impl Cloud {
     /// Goes on asking what the node holds; follows its view once that is known.
     fn compare(&mut self, now: Mono, view: &dyn View) {
         let Some(session) = &mut self.active else { return };
-        if let Phase::Comparing { narrowing, ours, digest, count } = &mut session.phase {
+        if let Phase::Comparing(comparing) = &mut session.phase {
+            let Comparing { narrowing, ours, digest, count } = &mut **comparing;
             if let Some(prefix) = narrowing.ask() {
                 session.patience = now + ACK_WAIT;
                 let ask = Frame::Ask { session: session.id, of: Side::View, prefix };
@@ -440,7 +445,12 @@ impl Machine for Cloud {
     type Context = dyn View + Send + Sync;
 
     fn poll_effect(&mut self) -> Option<Effect<Batch, News>> {
-        self.effects.pop_front()
+        let effect = self.effects.pop_front();
+        if self.effects.is_empty() {
+            // A cloud has a machine for each of its nodes, and they rest nearly always: with no room for effects.
+            self.effects = VecDeque::new();
+        }
+        effect
     }
 
     fn committed(&mut self, now: Mono, outcome: Result<(), CommitError>, view: &Self::Context) {
@@ -490,17 +500,19 @@ fn begin(hello: &Hello, view: &dyn View) -> (ViewStart, Phase) {
     if let Some(phase) = known.then(|| view.entries_at(hello.applied)).flatten().and_then(proven) {
         return (ViewStart::Changes, phase);
     }
-    let narrowing = Narrowing::default();
-    (
-        ViewStart::Compare,
-        Phase::Comparing { narrowing, ours, digest: hello.view, count },
-    )
+    let comparing = Comparing {
+        narrowing: Narrowing::default(),
+        ours,
+        digest: hello.view,
+        count,
+    };
+    (ViewStart::Compare, Phase::Comparing(Box::new(comparing)))
 }
 
 impl Session {
     /// Whether the node owes an answer.
     fn waits(&self) -> bool {
-        !self.in_flight.is_empty() || matches!(self.phase, Phase::Comparing { .. })
+        !self.in_flight.is_empty() || matches!(self.phase, Phase::Comparing(_))
     }
 
     fn ack(&self, seq: u32) -> Frame {
