@@ -50,7 +50,11 @@ impl Cloud {
         if count == 0 {
             return;
         }
-        let settled = session.in_flight.drain(..count).filter_map(|(_, mark)| mark).last();
+        let settled = session
+            .in_flight
+            .drain(..count)
+            .filter_map(|(_, mark)| mark)
+            .next_back();
         session.patience = now + ACK_WAIT;
         session.again_wait = ACK_WAIT;
         if let Some(revision) = settled {
