@@ -42,15 +42,23 @@ class Footprint:
 
     def all(self):
         self.binary()
+        self.begin()
+        self.steps()
+        self.edge_core()
+        self.many_nodes()
+
+    def cloud_core(self):
+        """The cloud core and its nodes, and nothing else."""
+        self.begin()
+        self.many_nodes()
+
+    def begin(self):
         self.link = Link(1)
         self.cloud = Cloud(self.folder, self.programs["cloudcore"], [self.link.cloud, "127.0.0.1"])
         self.kube = Kube(self.cloud.kubeconfig, self.folder)
         self.nodes = Watch(self.kube, "/api/v1/nodes")
         self.pods = Watch(self.kube, "/api/v1/pods")
         self.measure("cloud core, no node", self.cloud.process.pid, rss_mib=30)
-        self.steps()
-        self.edge_core()
-        self.many_nodes()
 
     def binary(self):
         size = os.path.getsize(self.programs["edgecore"])

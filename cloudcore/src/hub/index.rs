@@ -16,28 +16,35 @@ pub(super) struct Index {
 
 #[derive(Debug, Default)]
 struct Inner {
-    nodes_of: BTreeMap<Key, BTreeSet<String>>,
-    keys_of: BTreeMap<String, BTreeSet<Key>>,
-    bells: BTreeMap<String, Arc<Notify>>,
+    nodes_of: BTreeMap<Key, BTreeSet<Arc<str>>>,
+    /// Without nodes whose pods refer to nothing.
+    keys_of: BTreeMap<Arc<str>, BTreeSet<Key>>,
+    bells: BTreeMap<Arc<str>, Arc<Notify>>,
 }
 
 impl Index {
     /// A node's task lives: it is rung from now on.
-    pub(super) fn enter(&self, node: &str, bell: Arc<Notify>) {
-        self.lock().bells.insert(node.to_owned(), bell);
+    pub(super) fn enter(&self, node: &Arc<str>, bell: Arc<Notify>) {
+        self.lock().bells.insert(Arc::clone(node), bell);
     }
 
     /// Replaces what a node's pods refer to.
-    pub(super) fn set(&self, node: &str, keys: &BTreeSet<Key>) {
+    pub(super) fn set(&self, node: &Arc<str>, keys: &BTreeSet<Key>) {
         let mut inner = self.lock();
-        if inner.keys_of.get(node).is_some_and(|before| before == keys) {
+        let is_same = match inner.keys_of.get(node) {
+            Some(before) => before == keys,
+            None => keys.is_empty(),
+        };
+        if is_same {
             return;
         }
         inner.unlink(node);
         for key in keys {
-            inner.nodes_of.entry(key.clone()).or_default().insert(node.to_owned());
+            inner.nodes_of.entry(key.clone()).or_default().insert(Arc::clone(node));
         }
-        inner.keys_of.insert(node.to_owned(), keys.clone());
+        if !keys.is_empty() {
+            inner.keys_of.insert(Arc::clone(node), keys.clone());
+        }
     }
 
     pub(super) fn forget(&self, node: &str) {
@@ -86,25 +93,24 @@ impl Inner {
 /// By node, the connections over which it can be reached; the newest is used.
 #[derive(Debug, Default)]
 pub(super) struct Connected {
-    nodes: Mutex<BTreeMap<String, Reach>>,
+    nodes: Mutex<BTreeMap<Arc<str>, Reach>>,
 }
 
 /// How one node is reached.
 #[derive(Debug, Default)]
 struct Reach {
-    connections: BTreeMap<Carrier, Connection>,
+    /// One nearly always; some more while dead ones are not known to be.
+    connections: Vec<(Carrier, Connection)>,
     /// Frames that it has not acknowledged.
     pending: usize,
 }
 
 impl Connected {
-    pub(super) fn insert(&self, node: &str, carrier: Carrier, connection: Connection) {
+    pub(super) fn insert(&self, node: &Arc<str>, carrier: Carrier, connection: Connection) {
         let mut nodes = self.lock();
-        nodes
-            .entry(node.to_owned())
-            .or_default()
-            .connections
-            .insert(carrier, connection);
+        let connections = &mut nodes.entry(Arc::clone(node)).or_default().connections;
+        connections.reserve_exact(1);
+        connections.push((carrier, connection));
     }
 
     /// How many frames the node has to acknowledge.
@@ -121,7 +127,7 @@ impl Connected {
     pub(super) fn lost(&self, node: &str, carrier: Carrier) {
         let mut nodes = self.lock();
         if let Some(of_node) = nodes.get_mut(node) {
-            of_node.connections.remove(&carrier);
+            of_node.connections.retain(|(other, _)| *other != carrier);
             if of_node.connections.is_empty() {
                 nodes.remove(node);
             }
@@ -131,14 +137,13 @@ impl Connected {
     /// The newest connection of a node.
     pub(super) fn of(&self, node: &str) -> Option<Connection> {
         let nodes = self.lock();
-        nodes
-            .get(node)?
-            .connections
-            .last_key_value()
+        let connections = nodes.get(node)?.connections.iter();
+        connections
+            .max_by_key(|(carrier, _)| *carrier)
             .map(|(_, connection)| connection.clone())
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Reach>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Reach>> {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -151,11 +156,12 @@ mod tests {
     fn only_who_refers_is_rung() {
         let index = Index::default();
         let bells: Vec<_> = (0..2).map(|_| Arc::new(Notify::new())).collect();
-        index.enter("a", Arc::clone(&bells[0]));
-        index.enter("b", Arc::clone(&bells[1]));
+        let (a, b) = (Arc::from("a"), Arc::from("b"));
+        index.enter(&a, Arc::clone(&bells[0]));
+        index.enter(&b, Arc::clone(&bells[1]));
         let (one, two) = (Key::new("ConfigMap", "n", "one"), Key::new("ConfigMap", "n", "two"));
-        index.set("a", &[one.clone()].into());
-        index.set("b", &[one.clone(), two.clone()].into());
+        index.set(&a, &[one.clone()].into());
+        index.set(&b, &[one.clone(), two.clone()].into());
         let rung = |bell: &Notify| {
             let mut notified = std::pin::pin!(bell.notified());
             notified.as_mut().enable()
@@ -164,13 +170,14 @@ mod tests {
         assert_eq!((rung(&bells[0]), rung(&bells[1])), (false, true));
         index.ring_referring(&one);
         assert_eq!((rung(&bells[0]), rung(&bells[1])), (true, true));
-        index.set("b", &BTreeSet::new());
+        index.set(&b, &BTreeSet::new());
         index.ring_referring(&one);
         assert_eq!((rung(&bells[0]), rung(&bells[1])), (true, false));
         index.forget("a");
         index.ring_referring(&one);
         index.ring_all();
         assert_eq!((rung(&bells[0]), rung(&bells[1])), (false, true));
-        assert!(index.lock().nodes_of.is_empty());
+        let inner = index.lock();
+        assert!(inner.nodes_of.is_empty() && inner.keys_of.is_empty());
     }
 }

@@ -8,6 +8,7 @@ mod commit;
 mod index;
 mod logs;
 mod node;
+mod queue;
 pub mod quic;
 mod view;
 
@@ -91,10 +92,10 @@ pub struct Nodes {
     shared: Arc<Shared>,
     arrivals: mpsc::Receiver<Session>,
     /// Whom a carrier is handed to.
-    running: BTreeMap<String, mpsc::Sender<Message>>,
+    running: BTreeMap<Arc<str>, queue::Sender<Message>>,
     /// Machines of nodes without a carrier: they know the node's boots.
-    resting: BTreeMap<String, Cloud>,
-    tasks: JoinSet<(String, Cloud)>,
+    resting: BTreeMap<Arc<str>, Cloud>,
+    tasks: JoinSet<(Arc<str>, Cloud)>,
 }
 
 impl Nodes {
@@ -180,7 +181,7 @@ impl Nodes {
             .pki
             .roll()
             .get(enrolment)
-            .map(|enrolment| enrolment.node.clone())
+            .map(|enrolment| Arc::<str>::from(enrolment.node.as_str()))
         else {
             session.carrier.close(CloseCode::REVOKED);
             return;
@@ -190,18 +191,18 @@ impl Nodes {
             match task.send(message).await {
                 Ok(()) => return,
                 // It was just ending.
-                Err(mpsc::error::SendError(back)) => message = back,
+                Err(back) => message = back,
             }
             self.running.remove(&node);
         }
         let machine = self.resting.remove(&node);
         let machine = machine.unwrap_or_else(|| Cloud::new(u64::from_le_bytes(daemon::random::bytes())));
-        let (sender, inbox) = node::queue();
+        let (sender, inbox) = node::inbox();
         let changed = Arc::new(Notify::new());
         self.shared.index.enter(&node, Arc::clone(&changed));
         let task = NodeTask {
             shared: Arc::clone(&self.shared),
-            node: node.clone(),
+            node: Arc::clone(&node),
             enrolment,
             machine,
             inbox,

@@ -3,7 +3,7 @@
 //! A task per node with a carrier owns the machine; every carrier has a task of its own that moves frames. The machine's
 //! commits are the store's; what it says goes to the carrier's queue, which the session's window keeps short.
 
-use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,12 +14,13 @@ use proto::frame::{Down, Frame, Refusal, Up};
 use proto::session::cloud::{Cloud, Input, News};
 use proto::session::{Carrier, Listener, Timer, Wire, carry_out};
 use proto::time::Mono;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
 use super::commit::Commit;
+use super::queue::{Receiver, Sender, queue};
 use super::quic::Session;
 use super::view::Snapshot;
 use crate::controllers::sessions::{Contact, SessionState};
@@ -54,11 +55,11 @@ pub(super) enum Lost {
 /// A node's task.
 pub(super) struct NodeTask {
     pub(super) shared: Arc<Shared>,
-    pub(super) node: String,
+    pub(super) node: Arc<str>,
     pub(super) enrolment: EnrolmentId,
     pub(super) machine: Cloud,
-    pub(super) inbox: mpsc::Receiver<Message>,
-    pub(super) sender: mpsc::Sender<Message>,
+    pub(super) inbox: Receiver<Message>,
+    pub(super) sender: Sender<Message>,
     /// Rung when the view may have changed.
     pub(super) changed: Arc<Notify>,
     pub(super) stop: CancellationToken,
@@ -67,14 +68,15 @@ pub(super) struct NodeTask {
 /// What the machine may use.
 #[derive(Debug, Default)]
 struct Rim {
-    carriers: BTreeMap<Carrier, mpsc::Sender<Vec<u8>>>,
+    /// One nearly always, and as few as its connections may be.
+    carriers: Vec<(Carrier, Sender<Vec<u8>>)>,
     wake_at: Option<Mono>,
     news: Vec<News>,
 }
 
 impl NodeTask {
     /// Serves the node until its last carrier is gone; returns the machine, which remembers the node's boots.
-    pub(super) async fn run(mut self) -> (String, Cloud) {
+    pub(super) async fn run(mut self) -> (Arc<str>, Cloud) {
         let mut tasks = JoinSet::new();
         let mut rim = Rim::default();
         let mut beat = Duration::from_secs(30);
@@ -90,11 +92,11 @@ impl NodeTask {
                             self.carry(*session, &mut rim, &mut tasks);
                         }
                         Message::Frame(carrier, frame) => {
-                            self.step(&mut rim, Input::Frame(carrier, frame)).await;
+                            self.step(&mut rim, Some(Input::Frame(carrier, frame))).await;
                         }
                         Message::Lost(carrier, lost) => {
-                            rim.carriers.remove(&carrier);
-                            self.step(&mut rim, Input::Lost(carrier)).await;
+                            rim.hang_up(carrier);
+                            self.step(&mut rim, Some(Input::Lost(carrier))).await;
                             if !self.machine.is_up() {
                                 let ago = if lost == Lost::Silent { daemon::carrier::idle(beat) } else { Duration::ZERO };
                                 let contact = if self.shared.pki.roll().is_revoked(self.enrolment) {
@@ -109,18 +111,15 @@ impl NodeTask {
                             }
                         }
                         Message::Certificate(credentials) => {
-                            self.step(&mut rim, Input::Certificate(credentials)).await;
+                            self.step(&mut rim, Some(Input::Certificate(credentials))).await;
                         }
                     }
                 }
-                () = self.changed.notified() => self.step(&mut rim, Input::Changed).await,
-                () = sleep_until(rim.wake_at) => {
-                    self.machine.tick(mono());
-                    self.carry_out(&mut rim).await;
-                }
+                () = self.changed.notified() => self.step(&mut rim, Some(Input::Changed)).await,
+                () = sleep_until(rim.wake_at) => self.step(&mut rim, None).await,
                 Some(ended) = tasks.join_next() => {
                     if let Err(error) = ended {
-                        tracing::error!(node = self.node, "a carrier's task died: {error}");
+                        tracing::error!(node = &*self.node, "a carrier's task died: {error}");
                     }
                 }
             }
@@ -128,7 +127,7 @@ impl NodeTask {
                 if let News::Up { beat_s, .. } = &news {
                     beat = Duration::from_secs(u64::from((*beat_s).max(1)));
                 }
-                self.hear(news, beat, &mut tasks).await;
+                Box::pin(self.hear(news, beat, &mut tasks)).await;
             }
         }
         self.shared.index.forget(&self.node);
@@ -138,54 +137,57 @@ impl NodeTask {
     /// Takes a carrier over and gives it a task.
     fn carry(&self, session: Session, rim: &mut Rim, tasks: &mut JoinSet<()>) {
         let carrier = Carrier(session.entry.number);
-        let (outgoing, queue) = mpsc::channel(OUTGOING_MAX);
+        let (outgoing, mut queue) = queue(OUTGOING_MAX);
         let incoming = self.sender.clone();
         if session.peer.expired {
             tasks.spawn(renew_only(Arc::clone(&self.shared), self.enrolment, session));
             return;
         }
-        rim.carriers.insert(carrier, outgoing);
+        rim.carriers.reserve_exact(1);
+        rim.carriers.push((carrier, outgoing));
         self.shared
             .connected
             .insert(&self.node, carrier, session.carrier.connection().clone());
-        let (shared, node) = (Arc::clone(&self.shared), self.node.clone());
+        let (shared, node) = (Arc::clone(&self.shared), Arc::clone(&self.node));
+        // The rest of the session is not kept.
+        let (mut wire, entry) = (session.carrier, session.entry);
         tasks.spawn(async move {
-            let lost = match move_frames(session, carrier, queue, &incoming).await {
+            let lost = match move_frames(&mut wire, carrier, &mut queue, &incoming).await {
                 Some(CarrierError::Lost(quinn::ConnectionError::TimedOut)) => Lost::Silent,
                 Some(error @ CarrierError::Frame(_)) => {
-                    tracing::warn!(node, "session ended: {:#}", anyhow::Error::new(error));
+                    tracing::warn!(node = &*node, "session ended: {:#}", anyhow::Error::new(error));
                     Lost::Closed
                 }
                 Some(error) => {
-                    tracing::debug!(node, "session ended: {:#}", anyhow::Error::new(error));
+                    tracing::debug!(node = &*node, "session ended: {:#}", anyhow::Error::new(error));
                     Lost::Closed
                 }
                 None => Lost::Closed,
             };
+            drop((wire, entry, queue));
             shared.connected.lost(&node, carrier);
             // A task that has ended needs not be told.
             drop(incoming.send(Message::Lost(carrier, lost)).await);
         });
     }
 
-    async fn step(&mut self, rim: &mut Rim, input: Input) {
-        let snapshot = self.snapshot().await;
-        self.machine.handle(mono(), input, &snapshot);
-        self.carry_out_with(rim, &snapshot).await;
-    }
-
-    async fn carry_out(&mut self, rim: &mut Rim) {
-        let snapshot = self.snapshot().await;
-        self.carry_out_with(rim, &snapshot).await;
-    }
-
-    async fn carry_out_with(&mut self, rim: &mut Rim, snapshot: &Snapshot) {
-        let mut disk = Commit { store: &self.shared.store, snapshot };
-        let (mut clock, mut news) = (Clock(None), Heard(Vec::new()));
-        carry_out(&mut self.machine, snapshot, &mut disk, rim, &mut clock, &mut news).await;
-        rim.wake_at = clock.0;
-        self.shared.connected.set_pending(&self.node, self.machine.under_way());
-        rim.news.extend(news.0);
+    /// Has the machine take an input, or do what is due, and carries out what it asks for.
+    ///
+    /// In a box: a node's task waits nearly always, and has no need for the room that a commit takes.
+    fn step<'a>(&'a mut self, rim: &'a mut Rim, input: Option<Input>) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(async move {
+            let snapshot = self.snapshot().await;
+            match input {
+                Some(input) => self.machine.handle(mono(), input, &snapshot),
+                None => self.machine.tick(mono()),
+            }
+            let mut disk = Commit { store: &self.shared.store, snapshot: &snapshot };
+            let (mut clock, mut news) = (Clock(None), Heard(Vec::new()));
+            carry_out(&mut self.machine, &snapshot, &mut disk, rim, &mut clock, &mut news).await;
+            rim.wake_at = clock.0;
+            self.shared.connected.set_pending(&self.node, self.machine.under_way());
+            rim.news.extend(news.0);
+        })
     }
 
     async fn snapshot(&self) -> Snapshot {
@@ -195,7 +197,7 @@ impl NodeTask {
     }
 
     async fn hear(&self, news: News, beat: Duration, tasks: &mut JoinSet<()>) {
-        let node = self.node.as_str();
+        let node = &*self.node;
         match news {
             News::Up { boot, replaced, .. } => {
                 tracing::info!(node, %boot, replaced, "session up");
@@ -226,12 +228,12 @@ impl NodeTask {
             News::NotDurable(error) => tracing::error!(node, "what the node reported could not be written: {error}"),
             News::Request(csr) => {
                 let (pki, sender, enrolment) = (self.shared.pki.clone(), self.sender.clone(), self.enrolment);
-                let node = self.node.clone();
+                let node = Arc::clone(&self.node);
                 tasks.spawn(async move {
                     match renew(&pki, enrolment, &csr).await {
                         // The node asks again when the task is gone.
                         Ok(credentials) => drop(sender.send(Message::Certificate(credentials)).await),
-                        Err(error) => tracing::warn!(node, "certificate not renewed: {error:#}"),
+                        Err(error) => tracing::warn!(node = &*node, "certificate not renewed: {error:#}"),
                     }
                 });
             }
@@ -247,26 +249,26 @@ async fn renew(pki: &crate::pki::Pki, enrolment: EnrolmentId, csr: &[u8]) -> any
 
 /// Moves frames both ways until the carrier ends or nobody feeds it.
 async fn move_frames(
-    mut session: Session,
+    wire: &mut daemon::carrier::Carrier,
     carrier: Carrier,
-    mut queue: mpsc::Receiver<Vec<u8>>,
-    incoming: &mpsc::Sender<Message>,
+    queue: &mut Receiver<Vec<u8>>,
+    incoming: &Sender<Message>,
 ) -> Option<CarrierError> {
     loop {
         tokio::select! {
             frame = queue.recv() => match frame {
                 Some(frame) => {
-                    if let Err(error) = session.carrier.send(&frame).await {
+                    if let Err(error) = wire.send(&frame).await {
                         return Some(error);
                     }
                 }
                 None => {
-                    session.carrier.close(CloseCode::DONE);
+                    wire.close(CloseCode::DONE);
                     return None;
                 }
             },
             // Waiting for room here is how the node is kept from sending more.
-            frame = session.carrier.recv() => match frame {
+            frame = wire.recv() => match frame {
                 Ok(Some(frame)) => incoming.send(Message::Frame(carrier, frame)).await.ok()?,
                 Ok(None) => return None,
                 Err(error) => return Some(error),
@@ -303,17 +305,16 @@ async fn renew_only(shared: Arc<Shared>, enrolment: EnrolmentId, mut session: Se
 
 impl Wire for Rim {
     async fn send(&mut self, carrier: Carrier, frame: Vec<u8>) {
-        if let Some(queue) = self.carriers.get(&carrier)
-            && queue.try_send(frame).is_err()
-        {
+        let queue = self.carriers.iter().find(|(other, _)| *other == carrier);
+        if queue.is_some_and(|(_, queue)| queue.try_send(frame).is_err()) {
             // It takes nothing any more; its task says that it is lost.
-            self.carriers.remove(&carrier);
+            self.hang_up(carrier);
         }
     }
 
     fn hang_up(&mut self, carrier: Carrier) {
         // The carrier's task sends what is queued, closes and says so.
-        self.carriers.remove(&carrier);
+        self.carriers.retain(|(other, _)| *other != carrier);
     }
 }
 
@@ -338,6 +339,6 @@ impl Listener<News> for Heard {
 }
 
 /// The queue of a node's task.
-pub(super) fn queue() -> (mpsc::Sender<Message>, mpsc::Receiver<Message>) {
-    mpsc::channel(INCOMING_MAX)
+pub(super) fn inbox() -> (Sender<Message>, Receiver<Message>) {
+    queue(INCOMING_MAX)
 }

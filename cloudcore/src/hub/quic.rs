@@ -14,9 +14,7 @@ use std::time::Duration;
 use daemon::carrier::{CONNECT_WAIT, Carrier, CloseCode, close, hub_transport};
 use proto::enrol::EnrolmentId;
 use quinn::crypto::rustls::{NoInitialCipherSuite, QuicServerConfig};
-use quinn::{
-    Connection, ConnectionId, ConnectionIdGenerator, Endpoint, EndpointConfig, Incoming, ServerConfig, TokioRuntime,
-};
+use quinn::{Connection, ConnectionId, ConnectionIdGenerator, Endpoint, EndpointConfig, Incoming, ServerConfig};
 use ring::hmac;
 use rustls::pki_types::CertificateDer;
 use tokio::sync::mpsc;
@@ -24,7 +22,10 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use self::runtime::Thread;
 use crate::pki::{Caller, Callers, DoorError, Peer, Pki, Roll};
+
+mod runtime;
 
 /// Handshakes at one time. Who comes while so many are under way is refused and dials again.
 pub const HANDSHAKES_MAX: usize = 1024;
@@ -49,6 +50,7 @@ const FAREWELL: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Hub {
     endpoint: Endpoint,
+    thread: Thread,
     callers: Callers,
     roll: Arc<Roll>,
     connections: Connections,
@@ -72,6 +74,8 @@ pub enum HubError {
     Door(#[source] DoorError),
     #[error("cannot set up QUIC")]
     Quic(#[source] NoInitialCipherSuite),
+    #[error("cannot start the hub's thread")]
+    Thread(#[source] io::Error),
     #[error("cannot bind {address}")]
     Bind {
         address: SocketAddr,
@@ -87,9 +91,11 @@ impl Hub {
         config.transport_config(hub_transport()).max_incoming(HANDSHAKES_MAX);
         let bind = |source| HubError::Bind { address, source };
         let socket = UdpSocket::bind(address).map_err(bind)?;
-        let endpoint = Endpoint::new(endpoint_config(pki), Some(config), socket, Arc::new(TokioRuntime));
+        let thread = Thread::start().map_err(HubError::Thread)?;
+        let endpoint = Endpoint::new(endpoint_config(pki), Some(config), socket, thread.runtime());
         Ok(Self {
             endpoint: endpoint.map_err(bind)?,
+            thread,
             callers: pki.callers(),
             roll: pki.roll().clone(),
             connections: Connections::default(),
@@ -134,6 +140,7 @@ impl Hub {
         if timeout(FAREWELL, self.endpoint.wait_idle()).await.is_err() {
             tracing::debug!("nodes left that did not hear the farewell");
         }
+        drop(self.thread);
         Ok(())
     }
 

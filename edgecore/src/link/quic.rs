@@ -27,7 +27,6 @@ use crate::alarm::Alarm;
 use crate::identity::{Identity, IdentityError};
 
 mod runtime;
-mod socket;
 
 /// Addresses of one name that are tried.
 const RESOLVED_MAX: usize = 4;

@@ -20,3 +20,4 @@ pub mod service;
 pub mod sqlite;
 pub mod supervisor;
 pub mod trust;
+pub mod udp;

@@ -46,12 +46,26 @@ impl Door {
     async fn dial_trusting(&self, node: &Node, trusted: &Office) -> Result<Dialled, ConnectionError> {
         let (connection, endpoint) = self.dial_raw(node, trusted).await?;
         let mut carrier = Carrier::open(connection).await.unwrap();
-        // A refused certificate is told to the client only after its own handshake.
-        drop(carrier.send(b"hello").await);
+        carrier.send(b"hello").await.unwrap();
         Ok(Dialled { carrier, _endpoint: endpoint })
     }
 
+    /// Dials, and is told why it is not let in: a refused certificate only after the node's own handshake.
+    async fn refused(&self, node: &Node) -> CarrierError {
+        let (connection, _endpoint) = self.dial_raw(node, &self.office).await.unwrap();
+        timeout(DEADLINE, connection.closed()).await.unwrap().into()
+    }
+
     async fn dial_raw(&self, node: &Node, trusted: &Office) -> Result<(Connection, Endpoint), ConnectionError> {
+        self.dial_over(node, trusted, node_transport(KEEP_ALIVE, false)).await
+    }
+
+    async fn dial_over(
+        &self,
+        node: &Node,
+        trusted: &Office,
+        transport: Arc<quinn::TransportConfig>,
+    ) -> Result<(Connection, Endpoint), ConnectionError> {
         let bundle = Bundle::from_pem(trusted.pki.authority().bundle_pem()).unwrap();
         // A node that was just switched on and has no clock battery: it is let in all the same.
         let clock: Clock = Arc::new(|| Wall { ms: 0, trusted: false });
@@ -66,7 +80,7 @@ impl Door {
             .unwrap();
         tls.alpn_protocols = vec![ALPN.to_vec()];
         let mut config = ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
-        config.transport_config(node_transport(KEEP_ALIVE, false));
+        config.transport_config(transport);
         let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
         let connecting = endpoint.connect_with(config, self.address, SERVER_NAME).unwrap();
         Ok((timeout(DEADLINE, connecting).await.unwrap()?, endpoint))
@@ -174,8 +188,7 @@ async fn strangers_stay_outside() {
     // Another CA, on either side.
     let elsewhere = Office::open().await;
     let stranger = elsewhere.enrolled("a").await;
-    let mut refused = door.dial(&stranger).await;
-    assert!(matches!(refused.end().await, CarrierError::Lost(_)));
+    assert!(matches!(door.refused(&stranger).await, CarrierError::Lost(_)));
     assert!(door.dial_trusting(&good, &elsewhere).await.is_err());
     // Our CA, but a person.
     let mut person = Node::new();
@@ -187,11 +200,11 @@ async fn strangers_stay_outside() {
     let mut answer = good.answer().clone();
     answer.credentials.chain = issued.unwrap().pem;
     person.answer = Some(answer);
-    assert!(matches!(door.dial(&person).await.end().await, CarrierError::Lost(_)));
+    assert!(matches!(door.refused(&person).await, CarrierError::Lost(_)));
     // Revoked.
     let revoked = door.office.enrolled("b").await;
     door.office.pki.revoke("b").await.unwrap();
-    assert!(matches!(door.dial(&revoked).await.end().await, CarrierError::Lost(_)));
+    assert!(matches!(door.refused(&revoked).await, CarrierError::Lost(_)));
     // The door goes on.
     let _dialled = door.dial(&good).await;
     door.session().await;
@@ -295,4 +308,68 @@ async fn a_stopping_hub_says_so() {
         .unwrap()
         .unwrap()
         .unwrap();
+}
+
+/// Waits until a thread of this process sleeps, and says how often it has.
+fn sleeps(thread: &str) -> u64 {
+    loop {
+        let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).unwrap();
+        let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim();
+        if line("State:").starts_with('S') {
+            return line("voluntary_ctxt_switches:").parse().unwrap();
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn beats_wake_the_hubs_own_thread_alone() {
+    const BEAT: Duration = Duration::from_millis(20);
+    const BEATS: u64 = 30;
+    let (tell, told) = std::sync::mpsc::channel();
+    let (end, ended) = tokio::sync::oneshot::channel::<()>();
+    // What everything else of a cloud core runs on, here one thread, with the hub's door.
+    let shared = std::thread::spawn(move || {
+        let shared = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        shared.block_on(async {
+            let mut door = Door::open().await;
+            let node = door.office.enrolled("a").await;
+            let away = Runtime::new().unwrap();
+            let (connection, endpoint) = {
+                let _away = away.enter();
+                let mut transport = quinn::TransportConfig::default();
+                transport.keep_alive_interval(Some(BEAT));
+                door.dial_over(&node, &door.office, Arc::new(transport)).await.unwrap()
+            };
+            let mut carrier = Carrier::open(connection).await.unwrap();
+            carrier.send(b"hello").await.unwrap();
+            let session = door.session().await;
+            let thread = std::fs::read_link("/proc/thread-self").unwrap();
+            let thread = thread.file_name().unwrap().to_str().unwrap().to_owned();
+            tell.send((thread, carrier.connection().clone())).unwrap();
+            ended.await.unwrap();
+            drop((session, carrier, endpoint));
+            away.shutdown_background();
+        });
+    });
+    let (thread, connection) = told.recv().unwrap();
+    let heard = || connection.stats().udp_rx.datagrams;
+    let wait_for = |count| {
+        let until = heard() + count;
+        let end = daemon::clock::mono() + DEADLINE;
+        while heard() < until {
+            assert!(daemon::clock::mono() < end, "no answers to beats");
+            std::thread::yield_now();
+        }
+    };
+    wait_for(3);
+    let before = sleeps(&thread);
+    wait_for(BEATS);
+    let woken = sleeps(&thread) - before;
+    end.send(()).unwrap();
+    shared.join().unwrap();
+    assert!(woken < BEATS / 2, "woken {woken} times by {BEATS} beats");
 }

@@ -10,10 +10,10 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use daemon::clock::mono;
+use daemon::udp::Socket;
 use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
 use tokio::sync::Notify;
 
-use super::socket::Socket;
 use crate::alarm::{Alarm, Sleep};
 
 /// A runtime for the connections of one endpoint.

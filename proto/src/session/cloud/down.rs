@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::{Cloud, Entry, Holding, News, Phase, Session, View};
+use super::holdings::{Holding, Holdings};
+use super::{Cloud, Entry, News, Phase, Session, View};
 use crate::delta::{diff, encode_patch, encode_value};
 use crate::digest::{EntryHash, Inventory};
 use crate::frame::{Body, Down, Frame, OBJECT_MAX};
-use crate::object::{Key, Revision, Uid};
+use crate::object::{Key, Revision};
 use crate::session::outgoing::{Large, Packing, WHOLE_MAX};
 use crate::session::{ACK_WAIT, Effect, WINDOW};
 use crate::time::Mono;
@@ -33,7 +34,7 @@ impl Cloud {
                 session.patience = now + ACK_WAIT;
                 session.again_wait = ACK_WAIT;
             }
-            session.in_flight.insert(session.seq_out, mark);
+            session.in_flight.push_back((session.seq_out, mark));
             let frame = Frame::Down {
                 session: session.id,
                 seq: session.seq_out,
@@ -45,14 +46,18 @@ impl Cloud {
 
     pub(super) fn acked(&mut self, now: Mono, id: u32, seq: u32, view: &dyn View) {
         let Some(session) = self.session(id) else { return };
-        let later = session.in_flight.split_off(&seq.saturating_add(1));
-        let settled = std::mem::replace(&mut session.in_flight, later);
-        if settled.is_empty() {
+        let count = session.in_flight.partition_point(|(sent, _)| *sent <= seq);
+        if count == 0 {
             return;
         }
+        let settled = session
+            .in_flight
+            .drain(..count)
+            .filter_map(|(_, mark)| mark)
+            .next_back();
         session.patience = now + ACK_WAIT;
         session.again_wait = ACK_WAIT;
-        if let Some(revision) = settled.into_values().flatten().next_back() {
+        if let Some(revision) = settled {
             self.effects.push_back(Effect::Tell(News::Acked(revision)));
         }
         self.pump(now, view);
@@ -63,13 +68,13 @@ impl Session {
     /// Fills one frame: small things first, then deletions, then what changed in the order of the view, then a chunk of
     /// what is large; and a mark when nothing is left.
     fn fill(&mut self, entries: &[Entry], view: &dyn View, packing: &mut Packing<Down>, mark: &mut Option<Revision>) {
-        let Phase::Following(mut holding) = std::mem::replace(&mut self.phase, Phase::Following(BTreeMap::new()))
+        let Phase::Following(mut holding) = std::mem::replace(&mut self.phase, Phase::Following(Holdings::default()))
         else {
             return;
         };
         let complete = self.fill_changes(&mut holding, entries, view, packing);
         if complete && self.unmarked && self.large.is_none() && packing.fits(0) {
-            let held: Inventory = holding.iter().map(|(uid, holding)| (*uid, holding.hash)).collect();
+            let held: Inventory = holding.iter().map(|(uid, holding)| (uid, holding.hash)).collect();
             packing.push(Down::Mark { revision: view.revision(), digest: held.digest() }, 0);
             *mark = Some(view.revision());
             self.unmarked = false;
@@ -80,7 +85,7 @@ impl Session {
     /// Returns whether the node holds everything once it has this frame.
     fn fill_changes(
         &mut self,
-        holding: &mut BTreeMap<Uid, Holding>,
+        holding: &mut Holdings,
         entries: &[Entry],
         view: &dyn View,
         packing: &mut Packing<Down>,
@@ -99,25 +104,21 @@ impl Session {
         }
         let current: BTreeMap<_, _> = entries.iter().map(|entry| (entry.uid, entry.hash)).collect();
         let absent: Vec<_> = holding
-            .keys()
-            .copied()
-            .filter(|uid| !current.contains_key(uid))
+            .iter()
+            .filter(|(uid, _)| !current.contains_key(uid))
+            .map(|(uid, held)| (uid, held.handle))
             .collect();
-        for uid in absent {
-            let Some(handle) = self.numbers.get(&uid).copied() else {
-                continue;
-            };
+        for (uid, handle) in absent {
             if !packing.fits(0) {
                 return false;
             }
             packing.push(Down::Delete { handle }, 0);
-            self.numbers.remove(&uid);
-            holding.remove(&uid);
+            holding.remove(uid);
             self.unmarked = true;
         }
         let mut complete = true;
         for entry in entries {
-            if holding.get(&entry.uid).is_some_and(|held| held.hash == entry.hash) {
+            if holding.get(entry.uid).is_some_and(|held| held.hash == entry.hash) {
                 continue;
             }
             if self.large.as_ref().is_some_and(|large| large.closing.uid == entry.uid) {
@@ -131,7 +132,7 @@ impl Session {
             if size > WHOLE_MAX {
                 complete = false;
                 if self.large.is_none() {
-                    self.large = Some(Large::new(body, entry.clone()));
+                    self.large = Some(Box::new(Large::new(body, entry.clone())));
                 }
                 continue;
             }
@@ -163,63 +164,41 @@ impl Session {
         complete
     }
 
-    fn push(
-        &mut self,
-        entry: &Entry,
-        body: Body,
-        size: usize,
-        packing: &mut Packing<Down>,
-        holding: &mut BTreeMap<Uid, Holding>,
-    ) {
+    fn push(&mut self, entry: &Entry, body: Body, size: usize, packing: &mut Packing<Down>, holding: &mut Holdings) {
         let (uid, revision) = (entry.uid, entry.revision);
-        let item = match self.numbers.get(&uid) {
-            Some(handle) => Down::Change { handle: *handle, revision, body },
+        let (handle, item) = match holding.get(uid) {
+            Some(Holding { handle, .. }) => (*handle, Down::Change { handle: *handle, revision, body }),
             None => {
                 let handle = u32::try_from(self.handles.len()).unwrap_or(u32::MAX);
                 self.handles.push(uid);
-                self.numbers.insert(uid, handle);
                 let Key { kind, namespace, name } = &entry.key;
                 let key = Value::from_iter([kind.as_str(), namespace, name]);
-                Down::New {
-                    uid,
-                    key: encode_value(&key, self.dictionary),
-                    revision,
-                    body,
-                }
+                let key = encode_value(&key, self.dictionary);
+                (handle, Down::New { uid, key, revision, body })
             }
         };
         packing.push(item, size);
-        holding.insert(uid, Holding { revision, hash: entry.hash });
+        holding.insert(uid, Holding { handle, revision, hash: entry.hash });
         self.unmarked = true;
     }
 
     /// The shortest body for an entry, and the room it takes. `None` when the object is gone since: the view will tell.
-    fn body(
-        &self,
-        entry: &Entry,
-        holding: &BTreeMap<Uid, Holding>,
-        entries: &[Entry],
-        view: &dyn View,
-    ) -> Option<(Body, usize)> {
+    fn body(&self, entry: &Entry, holding: &Holdings, entries: &[Entry], view: &dyn View) -> Option<(Body, usize)> {
         let new = view.projection(&entry.key, entry.uid, entry.revision)?;
         let full = encode_value(&new, self.dictionary);
         let held = |entry: &Entry, revision: Revision, hash: EntryHash| {
             let base = view.projection(&entry.key, entry.uid, revision)?;
             (EntryHash::of(&entry.key, entry.uid, &base) == hash).then_some(base)
         };
-        let key = if self.numbers.contains_key(&entry.uid) {
-            0
-        } else {
-            key_size(&entry.key)
-        };
-        let body = match holding.get(&entry.uid) {
+        let own = holding.get(entry.uid);
+        let key = if own.is_some() { 0 } else { key_size(&entry.key) };
+        let body = match own {
             Some(own) => held(entry, own.revision, own.hash)
                 .map(|base| encode_patch(&diff(&base, &new), self.dictionary))
                 .filter(|patch| patch.len() < full.len())
                 .map(Body::Patch),
             None => sibling(entry, entries, holding)
                 .and_then(|(other, handle)| {
-                    let handle = *self.numbers.get(&handle)?;
                     let base = held(other, other.revision, other.hash)?;
                     let patch = encode_patch(&diff(&base, &new), self.dictionary);
                     (patch.len() < full.len() && patch.len() <= WHOLE_MAX).then_some((handle, patch))
@@ -234,16 +213,16 @@ impl Session {
 }
 
 /// An entry that the node holds as it is now and that was likely made from the same template.
-fn sibling<'a>(entry: &Entry, entries: &'a [Entry], holding: &BTreeMap<Uid, Holding>) -> Option<(&'a Entry, Uid)> {
+fn sibling<'a>(entry: &Entry, entries: &'a [Entry], holding: &Holdings) -> Option<(&'a Entry, u32)> {
     let stem = |name: &'a str| name.rsplit_once('-').map(|(stem, _)| stem);
     let own = entry.key.name.rsplit_once('-').map(|(stem, _)| stem)?;
     let other = entries.iter().rev().find(|other| {
         other.key.kind == entry.key.kind
             && other.key.namespace == entry.key.namespace
             && stem(&other.key.name) == Some(own)
-            && holding.get(&other.uid).is_some_and(|held| held.hash == other.hash)
+            && holding.get(other.uid).is_some_and(|held| held.hash == other.hash)
     })?;
-    Some((other, other.uid))
+    Some((other, holding.get(other.uid)?.handle))
 }
 
 /// Room for a key in a frame.

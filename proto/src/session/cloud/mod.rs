@@ -6,6 +6,7 @@
 //! what changes while the window is full is sent afterwards, once.
 
 mod down;
+mod holdings;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -22,6 +23,8 @@ use crate::object::{Revision, Uid};
 use crate::time::{BootId, Mono};
 
 pub use self::words::{Batch, Entry, Input, News, View};
+
+use self::holdings::Holdings;
 
 /// Boots of a node that are remembered, to know two machines with one key apart from one that restarts.
 pub const BOOTS_MAX: usize = 8;
@@ -57,16 +60,16 @@ struct Session {
     dictionary: Dictionary,
     incarnation: [u8; 8],
     phase: Phase,
+    /// Objects by their numbers in frames, also those that the node does not hold any more.
     handles: Vec<Uid>,
-    numbers: BTreeMap<Uid, u32>,
     seq_in: u32,
     seq_out: u32,
-    /// By sequence, the revision that the node holds when it acknowledges.
-    in_flight: BTreeMap<u32, Option<Revision>>,
+    /// By sequence, in order, the revision that the node holds when it acknowledges.
+    in_flight: VecDeque<(u32, Option<Revision>)>,
     patience: Mono,
     again_wait: Duration,
     assembly: Assembly,
-    large: Option<Large<Entry>>,
+    large: Option<Box<Large<Entry>>>,
     /// The view's revision when the node held it already.
     same: Option<Revision>,
     /// Something was sent since the last mark.
@@ -80,20 +83,18 @@ struct Session {
 #[derive(Debug)]
 enum Phase {
     /// What the node holds is being found out.
-    Comparing {
-        narrowing: Narrowing,
-        ours: Inventory,
-        digest: Digest,
-        count: usize,
-    },
+    Comparing(Box<Comparing>),
     /// What the node holds once it has everything that was sent.
-    Following(BTreeMap<Uid, Holding>),
+    Following(Holdings),
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Holding {
-    revision: Revision,
-    hash: EntryHash,
+#[derive(Debug)]
+struct Comparing {
+    narrowing: Narrowing,
+    ours: Inventory,
+    /// What the node said of all that it holds.
+    digest: Digest,
+    count: usize,
 }
 
 /// What goes on when the commit under way is done.
@@ -207,9 +208,9 @@ impl Cloud {
                     return Err(Violation::Direction);
                 }
                 if let Some(session) = self.session(session)
-                    && let Phase::Comparing { narrowing, ours, .. } = &mut session.phase
+                    && let Phase::Comparing(comparing) = &mut session.phase
                 {
-                    narrowing.answer(ours, &prefix, branch);
+                    comparing.narrowing.answer(&comparing.ours, &prefix, branch);
                     session.patience = now + ACK_WAIT;
                     self.compare(now, view);
                 }
@@ -250,8 +251,8 @@ impl Cloud {
         }
         let (start, phase) = begin(hello, view);
         let handles: Vec<_> = match &phase {
-            Phase::Following(holding) => holding.keys().copied().collect(),
-            Phase::Comparing { .. } => Vec::new(),
+            Phase::Following(holding) => holding.iter().map(|(uid, _)| uid).collect(),
+            Phase::Comparing(_) => Vec::new(),
         };
         let (known, last) = view.received().unwrap_or((hello.incarnation, 0));
         let renew = known == hello.incarnation && hello.number < last;
@@ -267,11 +268,10 @@ impl Cloud {
             dictionary,
             incarnation,
             phase,
-            numbers: handles.iter().copied().zip(0..).collect(),
             handles,
             seq_in: 0,
             seq_out: 0,
-            in_flight: BTreeMap::new(),
+            in_flight: VecDeque::new(),
             patience: now + ACK_WAIT,
             again_wait: ACK_WAIT,
             assembly: Assembly::default(),
@@ -341,7 +341,8 @@ impl Cloud {
     /// Goes on asking what the node holds; follows its view once that is known.
     fn compare(&mut self, now: Mono, view: &dyn View) {
         let Some(session) = &mut self.active else { return };
-        if let Phase::Comparing { narrowing, ours, digest, count } = &mut session.phase {
+        if let Phase::Comparing(comparing) = &mut session.phase {
+            let Comparing { narrowing, ours, digest, count } = &mut **comparing;
             if let Some(prefix) = narrowing.ask() {
                 session.patience = now + ACK_WAIT;
                 let ask = Frame::Ask { session: session.id, of: Side::View, prefix };
@@ -358,20 +359,13 @@ impl Cloud {
                 return;
             };
             session.handles = held.inventory().uids().collect();
-            session.numbers = session.handles.iter().copied().zip(0..).collect();
             // Of what differs no revision is known that could be a base.
             let current: BTreeMap<_, _> = view.entries().into_iter().map(|entry| (entry.uid, entry)).collect();
             let holding = held.inventory().iter().map(|(uid, hash)| {
                 let same = current.get(&uid).filter(|entry| entry.hash == hash);
-                (
-                    uid,
-                    Holding {
-                        revision: same.map_or(Revision(0), |entry| entry.revision),
-                        hash,
-                    },
-                )
+                (uid, same.map_or(Revision(0), |entry| entry.revision), hash)
             });
-            session.phase = Phase::Following(holding.collect());
+            session.phase = Phase::Following(Holdings::numbered(holding));
             session.unmarked = true;
         }
         self.pump(now, view);
@@ -451,7 +445,12 @@ impl Machine for Cloud {
     type Context = dyn View + Send + Sync;
 
     fn poll_effect(&mut self) -> Option<Effect<Batch, News>> {
-        self.effects.pop_front()
+        let effect = self.effects.pop_front();
+        if self.effects.is_empty() {
+            // A cloud has a machine for each of its nodes, and they rest nearly always: with no room for effects.
+            self.effects = VecDeque::new();
+        }
+        effect
     }
 
     fn committed(&mut self, now: Mono, outcome: Result<(), CommitError>, view: &Self::Context) {
@@ -489,8 +488,8 @@ fn begin(hello: &Hello, view: &dyn View) -> (ViewStart, Phase) {
     let proven = |entries: Vec<Entry>| {
         let inventory = entries.iter().map(|entry| (entry.uid, entry.hash)).collect();
         let proven = CompleteSet::prove(inventory, hello.view, count).is_some();
-        let holding = |entry: Entry| (entry.uid, Holding { revision: entry.revision, hash: entry.hash });
-        proven.then(|| Phase::Following(entries.into_iter().map(holding).collect()))
+        let held = entries.into_iter().map(|entry| (entry.uid, entry.revision, entry.hash));
+        proven.then(|| Phase::Following(Holdings::numbered(held)))
     };
     let entries = view.entries();
     let ours = entries.iter().map(|entry| (entry.uid, entry.hash)).collect();
@@ -501,17 +500,19 @@ fn begin(hello: &Hello, view: &dyn View) -> (ViewStart, Phase) {
     if let Some(phase) = known.then(|| view.entries_at(hello.applied)).flatten().and_then(proven) {
         return (ViewStart::Changes, phase);
     }
-    let narrowing = Narrowing::default();
-    (
-        ViewStart::Compare,
-        Phase::Comparing { narrowing, ours, digest: hello.view, count },
-    )
+    let comparing = Comparing {
+        narrowing: Narrowing::default(),
+        ours,
+        digest: hello.view,
+        count,
+    };
+    (ViewStart::Compare, Phase::Comparing(Box::new(comparing)))
 }
 
 impl Session {
     /// Whether the node owes an answer.
     fn waits(&self) -> bool {
-        !self.in_flight.is_empty() || matches!(self.phase, Phase::Comparing { .. })
+        !self.in_flight.is_empty() || matches!(self.phase, Phase::Comparing(_))
     }
 
     fn ack(&self, seq: u32) -> Frame {

@@ -1,11 +1,13 @@
-//! The socket below QUIC. It is told of what came in, and of room for what goes out only while it waits for that: the
-//! kernel says with every datagram that has left that there is room for another one, and an idle process would wake for it.
+//! A socket for QUIC that wakes nobody for what has left.
+//!
+//! The kernel says with every datagram that has left that there is room for another one, and an idle process would wake
+//! for it. This socket takes it that there is room, and asks to be told of it only once a send found none.
 
 use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use quinn::udp::{RecvMeta, Transmit, UdpSocketState};
@@ -13,32 +15,70 @@ use quinn::{AsyncUdpSocket, UdpPoller};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::sys;
-
+/// The socket of an endpoint.
 #[derive(Debug)]
-pub(super) struct Socket {
+pub struct Socket {
     socket: UdpSocket,
     state: UdpSocketState,
     /// The same socket, for what comes in.
     readable: AsyncFd<OwnedFd>,
+    /// And for room, from a send that found none until there is some: one for all who wait.
+    room: Mutex<Option<Arc<AsyncFd<OwnedFd>>>>,
 }
 
 impl Socket {
-    pub(super) fn new(socket: UdpSocket) -> io::Result<Self> {
+    /// Takes a bound socket; needs the runtime's IO.
+    pub fn new(socket: UdpSocket) -> io::Result<Self> {
         let state = UdpSocketState::new((&socket).into())?;
         socket.set_nonblocking(true)?;
-        let readable = sys::register(socket.as_fd().try_clone_to_owned()?, Interest::READABLE)?;
-        Ok(Self { socket, state, readable })
+        let readable = register(&socket, Interest::READABLE)?;
+        let room = Mutex::default();
+        Ok(Self { socket, state, readable, room })
     }
+
+    fn room(&self) -> MutexGuard<'_, Option<Arc<AsyncFd<OwnedFd>>>> {
+        self.room.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on until there is room, who wants to send waits for it.
+    fn ask_for_room(&self) -> io::Result<()> {
+        let mut room = self.room();
+        if room.is_none() {
+            *room = Some(Arc::new(register(&self.socket, Interest::WRITABLE)?));
+        }
+        Ok(())
+    }
+
+    /// Returns when there may be room.
+    async fn has_room(self: Arc<Self>, waiting: Arc<AsyncFd<OwnedFd>>) -> io::Result<()> {
+        drop(waiting.writable().await?);
+        // Whoever finds none again asks anew.
+        self.room().take_if(|room| Arc::ptr_eq(room, &waiting));
+        Ok(())
+    }
+}
+
+fn register(socket: &UdpSocket, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+    let own = socket.as_fd().try_clone_to_owned()?;
+    #[expect(unsafe_code, reason = "tokio registers descriptors that it cannot know to stay open")]
+    // SAFETY: what is registered owns the descriptor and keeps it open, and an `OwnedFd` always has the same one.
+    Ok(unsafe { AsyncFd::register_with_interest(own, interest) }?)
 }
 
 impl AsyncUdpSocket for Socket {
     fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
-        Box::pin(Room { socket: self, writable: None })
+        Box::pin(Room { socket: self, waits: None })
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
-        self.state.send((&self.socket).into(), transmit)
+        let sent = self.state.send((&self.socket).into(), transmit);
+        if sent
+            .as_ref()
+            .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        {
+            self.ask_for_room()?;
+        }
+        sent
     }
 
     fn poll_recv(
@@ -73,36 +113,53 @@ impl AsyncUdpSocket for Socket {
     }
 }
 
-/// Waits for room after a send that found none.
-#[derive(Debug)]
+/// One connection's wait for room.
 struct Room {
     socket: Arc<Socket>,
-    writable: Option<AsyncFd<OwnedFd>>,
+    waits: Option<Waits>,
 }
+
+type Waits = Pin<Box<dyn Future<Output = io::Result<()>> + Send + Sync>>;
 
 impl UdpPoller for Room {
     fn poll_writable(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let socket = Arc::clone(&self.socket);
-        let writable = match &self.writable {
-            Some(writable) => writable,
-            // One of its own each time: another waiter is not to take its news.
-            None => self.writable.insert(sys::register(
-                socket.socket.as_fd().try_clone_to_owned()?,
-                Interest::WRITABLE,
-            )?),
+        if self.waits.is_none() {
+            let Some(waiting) = self.socket.room().clone() else {
+                return Poll::Ready(Ok(()));
+            };
+            self.waits = Some(Box::pin(Arc::clone(&self.socket).has_room(waiting)));
+        }
+        let Some(waits) = &mut self.waits else {
+            return Poll::Ready(Ok(()));
         };
-        let found = ready!(writable.poll_write_ready(context)).map(drop);
-        self.writable = None;
+        let found = ready!(waits.as_mut().poll(context));
+        self.waits = None;
         Poll::Ready(found)
+    }
+}
+
+impl std::fmt::Debug for Room {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Room")
+            .field("waits", &self.waits.is_some())
+            .finish_non_exhaustive()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+    use std::os::unix::net::UnixDatagram;
     use std::sync::mpsc;
     use std::thread;
+    use std::time::Duration;
+
+    use tokio::time::timeout;
 
     use super::*;
+
+    const DEADLINE: Duration = Duration::from_secs(10);
 
     fn transmit(to: SocketAddr, contents: &[u8]) -> Transmit<'_> {
         Transmit {
@@ -120,8 +177,7 @@ mod tests {
 
     async fn receive(socket: &Socket) -> Vec<u8> {
         let (mut buffer, mut about) = ([0; 1500], [RecvMeta::default()]);
-        let count =
-            std::future::poll_fn(|context| socket.poll_recv(context, &mut [IoSliceMut::new(&mut buffer)], &mut about));
+        let count = poll_fn(|context| socket.poll_recv(context, &mut [IoSliceMut::new(&mut buffer)], &mut about));
         assert_eq!(count.await.unwrap(), 1);
         buffer[..about[0].len].to_vec()
     }
@@ -141,13 +197,40 @@ mod tests {
         };
         let (first, second) = tokio::join!(waiting, sending);
         assert_eq!((first.as_slice(), second.as_slice()), (&b"there"[..], &b"back"[..]));
-        // There is room, so whoever waits for it waits for nothing, and more than once.
+        // There is room, so whoever asks needs not wait.
         let mut room = Arc::new(one).create_io_poller();
         for _ in 0..2 {
-            std::future::poll_fn(|context| room.as_mut().poll_writable(context))
-                .await
-                .unwrap();
+            let found = poll_fn(|context| Poll::Ready(room.as_mut().poll_writable(context))).await;
+            assert!(matches!(found, Poll::Ready(Ok(()))));
         }
+    }
+
+    /// A socket of the kernel that fills up: nobody reads at its other end.
+    #[tokio::test]
+    async fn all_who_found_no_room_are_told_when_there_is_some() {
+        let (near, far) = UnixDatagram::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        while near.send(&[0; 1024]).is_ok() {}
+        let socket = Arc::new(Socket {
+            state: UdpSocketState::new((&local()).into()).unwrap(),
+            readable: register(&local(), Interest::READABLE).unwrap(),
+            socket: UdpSocket::from(OwnedFd::from(near)),
+            room: Mutex::default(),
+        });
+        socket.ask_for_room().unwrap();
+        let mut rooms: Vec<_> = (0..3).map(|_| Arc::clone(&socket).create_io_poller()).collect();
+        for room in &mut rooms {
+            let found = poll_fn(|context| Poll::Ready(room.as_mut().poll_writable(context))).await;
+            assert!(found.is_pending(), "there was room in a full socket");
+        }
+        let mut buffer = [0; 1024];
+        far.set_nonblocking(true).unwrap();
+        while far.recv(&mut buffer).is_ok() {}
+        for room in &mut rooms {
+            let told = timeout(DEADLINE, poll_fn(|context| room.as_mut().poll_writable(context)));
+            told.await.expect("nobody told it").unwrap();
+        }
+        assert!(socket.room().is_none(), "it is told of room that it has");
     }
 
     /// Waits until a thread sleeps, and says how often it has.
