@@ -3,6 +3,7 @@
 mod elf;
 mod folders;
 mod machine;
+mod rootless;
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use crate::images::store::unpack::RESERVE_BYTES;
 use crate::images::trust;
 use crate::link::quic::{DialError, Dialler};
 use crate::node::disk_shortage;
+use crate::rootless::probe::Found;
 use crate::runtime::choice::{self, ChoiceError, Kind};
 use crate::runtime::containerd::Containerd;
 use crate::runtime::{Runtime as _, explain};
@@ -75,24 +77,36 @@ impl Line {
     }
 }
 
-/// Looks at everything.
-pub async fn check(config: &Config, unknown: &[String]) -> Vec<Line> {
+/// Looks at everything; `found` is what there is where the edge core would not be root.
+pub async fn check(config: &Config, unknown: &[String], found: Option<&Found>) -> Vec<Line> {
     let mut lines: Vec<_> = unknown
         .iter()
         .map(|key| Line::missing("config", format!("{key}: no such key; take it out or correct it")))
         .collect();
-    lines.push(root());
+    match found {
+        Some(found) => lines.extend(rootless::lines(found)),
+        None => lines.push(root()),
+    }
     let (line, data) = folder("data", &config.data);
     lines.extend([line, folder("logs", &config.logs).0, folder("run", &config.run).0]);
     let identity = Identity::load(&config.data);
     let (mut containerd, mut of_runtime) = (false, Vec::new());
     if config.runtime != RuntimeName::Fake {
-        let kind = choice::kind(config).await;
+        let kind = if found.is_some() {
+            Ok(Kind::Embedded)
+        } else {
+            choice::kind(config).await
+        };
         containerd = matches!(kind, Ok(Kind::Containerd));
         of_runtime = runtimes(config, kind).await;
-        of_runtime.extend([network(config), registries(config, trust::system_bundle())]);
+        let network = if found.is_some() {
+            rootless::network()
+        } else {
+            network(config)
+        };
+        of_runtime.extend([network, registries(config, trust::system_bundle())]);
     }
-    let need = need(config, containerd);
+    let need = Need { rootless: found.is_some(), ..need(config, containerd) };
     lines.push(room(config, data.as_ref(), need));
     lines.extend(of_runtime);
     lines.extend(Machine::observe(config).lines(need));
@@ -118,6 +132,7 @@ fn need(config: &Config, containerd: bool) -> Need {
         overlay: containerd && config.containerd.snapshotter == OVERLAY,
         // With containerd it is its own folder that counts.
         unpacks: !containerd,
+        rootless: config.rootless.is_some(),
     }
 }
 

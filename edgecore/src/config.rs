@@ -1,5 +1,7 @@
 //! The configuration file: one TOML, every key with a default.
 
+pub mod user;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,7 +10,9 @@ use daemon::config::Configuration;
 use daemon::logging::Level;
 use serde::{Deserialize, Serialize};
 
+use self::user::Places;
 use crate::link::quic::Settings;
+use crate::rootless::Rootless;
 
 /// What an operator may set. `edgecore check` refuses keys that are not here; `run` warns of them and starts, so that an
 /// older binary starts after a roll-back.
@@ -28,6 +32,9 @@ pub struct Config {
     pub link: Link,
     /// `error`, `warn`, `info`, `debug` or `trace`.
     pub log: Level,
+    /// Found out at the start: no key of a file.
+    #[serde(skip)]
+    pub rootless: Option<Rootless>,
 }
 
 /// What runs containers.
@@ -98,6 +105,7 @@ impl Default for Config {
             containerd: Containerd::default(),
             link: Link::default(),
             log: Level::Info,
+            rootless: None,
         }
     }
 }
@@ -127,6 +135,14 @@ impl Default for Pods {
 
 impl Configuration for Config {
     const FILE: &'static str = "/etc/edgehold/edgecore.toml";
+
+    fn file() -> PathBuf {
+        Places::own().map_or_else(|| Self::FILE.into(), |places| places.config)
+    }
+
+    fn own_defaults() -> toml::Table {
+        Places::own().map(|places| places.table()).unwrap_or_default()
+    }
 
     fn every_key() -> Self {
         let images = Images { registry_ca: Some(PathBuf::new()) };

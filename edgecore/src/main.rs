@@ -15,8 +15,9 @@ use edgecore::check::{self, State};
 use edgecore::clock::NodeClock;
 use edgecore::config::Config;
 use edgecore::identity::{Wish, join};
+use edgecore::rootless::probe::{self, Found};
 use edgecore::runtime::{self, Runtime as _, choice};
-use edgecore::{run, shelf, status};
+use edgecore::{rootless, run, shelf, status};
 use proto::admin::label;
 use proto::enrol::JoinToken;
 
@@ -87,27 +88,36 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(code) => return code,
     };
-    let loaded = match args.files.load() {
+    let mut loaded: Loaded<Config> = match args.files.load() {
         Ok(loaded) => loaded,
         Err(error) => return command_line::failed(NAME, &error.into(), CONFIG),
+    };
+    // Before there is a second thread.
+    let found = match args.command {
+        Command::Run | Command::Image(_) => match rootless::enter(&mut loaded.config) {
+            Ok(()) => None,
+            Err(error) => return command_line::failed(NAME, &error.into(), 1),
+        },
+        Command::Check => probe::look(&loaded.config),
+        Command::Join { .. } | Command::Status { .. } => None,
     };
     let reactor = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS_MAX)
         .build()
         .context("starting the runtime");
-    let ended = reactor.and_then(|reactor| reactor.block_on(carry_out(args.command, loaded)));
+    let ended = reactor.and_then(|reactor| reactor.block_on(carry_out(args.command, loaded, found)));
     ended.unwrap_or_else(|error| command_line::failed(NAME, &error, 1))
 }
 
 #[expect(clippy::print_stdout, reason = "the command line speaks to people")]
-async fn carry_out(command: Command, loaded: Loaded<Config>) -> anyhow::Result<ExitCode> {
+async fn carry_out(command: Command, loaded: Loaded<Config>, found: Option<Found>) -> anyhow::Result<ExitCode> {
     rustls::crypto::ring::default_provider()
         .install_default()
         .map_err(|_| anyhow::anyhow!("the TLS provider is installed twice"))?;
     match command {
         Command::Check => {
-            let lines = check::check(&loaded.config, &loaded.unknown).await;
+            let lines = check::check(&loaded.config, &loaded.unknown, found.as_ref()).await;
             lines.iter().for_each(|line| println!("{}", line.text()));
             let missing = lines.iter().any(|line| line.state == State::Missing);
             return Ok(if missing { ExitCode::FAILURE } else { ExitCode::SUCCESS });

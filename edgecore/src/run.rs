@@ -53,6 +53,9 @@ async fn run_with(config: Config, clock: NodeClock, shutdown: impl Future<Output
     clock.raise_floor(mono(), store.floor_ms());
     let judge = clock.clone();
     let runtime = Arc::new(choice::runtime(&config, Arc::new(move || judge.wall())).await?);
+    for note in config.rootless.iter().flat_map(|rootless| &rootless.notes) {
+        tracing::warn!(what = "without root", "goes on with what there is: {note}");
+    }
     for line in check::shortcomings(&config, runtime.name() == "containerd") {
         tracing::warn!(what = line.what, "goes on with what there is: {}", line.detail);
     }
@@ -210,6 +213,7 @@ pub fn embedded_config(config: &Config) -> embedded::Config {
         cgroup_parent: config.pods.cgroup.clone(),
         cni: cni_config(config),
         registry_ca: config.images.registry_ca.clone(),
+        rootless: config.rootless.clone(),
         ..embedded::Config::default()
     }
 }

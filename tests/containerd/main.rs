@@ -19,6 +19,7 @@ mod pods;
 mod pressure;
 mod reconciler;
 mod registry;
+mod rootless;
 mod safety;
 mod seccomp;
 mod shim;

@@ -528,6 +528,7 @@ fn own(config: &Config) -> embedded::Config {
         cgroup_parent: config.cgroup_parent.clone(),
         cni: config.cni.clone(),
         registry_ca: None,
+        rootless: None,
     }
 }
 
@@ -648,7 +649,7 @@ pub(crate) fn pod() -> Uid {
 
 /// What tells the things of this test from those of all others. Numbers of processes come again, and runc keeps what it
 /// knows of a container that was killed behind its back.
-fn mark() -> &'static str {
+pub(crate) fn mark() -> &'static str {
     static MARK: LazyLock<String> = LazyLock::new(|| daemon::random::uid().to_string()[..8].to_owned());
     &MARK
 }

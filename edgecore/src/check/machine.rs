@@ -17,6 +17,9 @@ const KERNEL_MIN: (u32, u32) = (5, 8);
 /// The oldest one that tells 32-bit programs of times after January 2038.
 const TIME64_MIN: (u32, u32) = (5, 1);
 
+/// The oldest one that mounts overlays in a user namespace.
+const USER_OVERLAY_MIN: (u32, u32) = (5, 11);
+
 /// What is put into the run folder for a pod is a few KiB; below this it ends with the next pods.
 const RUN_BYTES_MIN: u64 = 1 << 20;
 const RUN_FILES_MIN: u64 = 256;
@@ -98,6 +101,8 @@ pub(super) struct Need {
     pub(super) overlay: bool,
     /// Images are unpacked into the data folder.
     pub(super) unpacks: bool,
+    /// The edge core is not root; its cgroups have a line of their own.
+    pub(super) rootless: bool,
 }
 
 impl Machine {
@@ -174,7 +179,11 @@ impl Machine {
                 let fix = "not mounted: mount -t sysfs sysfs /sys, and cgroups below /sys/fs/cgroup";
                 lines.push(Line::missing("sys", fix));
             }
-            lines.extend([self.namespaces(), self.cgroups(), self.overlay(need), self.seccomp()]);
+            lines.push(self.namespaces());
+            if !need.rootless {
+                lines.push(self.cgroups());
+            }
+            lines.extend([self.overlay(need), self.seccomp()]);
         }
         lines
     }
@@ -349,6 +358,15 @@ impl Machine {
     }
 
     fn overlay(&self, need: Need) -> Line {
+        let old = version(&self.release).filter(|found| need.rootless && *found < USER_OVERLAY_MIN);
+        if let Some((major, minor)) = old {
+            let (new_major, new_minor) = USER_OVERLAY_MIN;
+            let detail = format!(
+                "Linux {major}.{minor} mounts none for who is not root, so every container is a copy of its image: \
+                 {new_major}.{new_minor} or newer saves time and disk"
+            );
+            return Line::note("overlayfs", detail);
+        }
         if let Some(name) = self.data_without_overlay.filter(|_| need.unpacks) {
             let detail = format!(
                 "the data folder is on {name}, which no overlay can write to, so every container is a copy of its image: \

@@ -1,7 +1,12 @@
 use super::super::State;
 use super::*;
 
-const CONTAINERS: Need = Need { containers: true, overlay: true, unpacks: false };
+const CONTAINERS: Need = Need {
+    containers: true,
+    overlay: true,
+    unpacks: false,
+    rootless: false,
+};
 
 /// One that lacks nothing.
 fn whole() -> Machine {
@@ -59,7 +64,12 @@ fn a_whole_machine_lacks_nothing() {
     let mut bare = whole();
     (bare.sys, bare.filters) = (false, false);
     bare.namespaces.clear();
-    let lines = bare.lines(Need { containers: false, overlay: false, unpacks: true });
+    let lines = bare.lines(Need {
+        containers: false,
+        overlay: false,
+        unpacks: true,
+        rootless: false,
+    });
     assert!(lines.iter().all(|line| line.state == State::Good), "{lines:?}");
 }
 
@@ -241,7 +251,12 @@ fn what_containers_are_made_of() {
     check(module, "overlayfs", State::Good, &["loaded when it is first used"]);
     let mut copies = whole();
     no_overlay(&mut copies);
-    let lines = copies.lines(Need { containers: true, overlay: false, unpacks: true });
+    let lines = copies.lines(Need {
+        containers: true,
+        overlay: false,
+        unpacks: true,
+        rootless: false,
+    });
     let overlay = lines.iter().find(|line| line.what == "overlayfs").unwrap();
     assert!(
         overlay.state == State::Note && overlay.detail.contains("copy"),
@@ -249,12 +264,37 @@ fn what_containers_are_made_of() {
     );
     let mut stacked = whole();
     stacked.data_without_overlay = Some("vfat");
-    let lines = stacked.lines(Need { containers: true, overlay: false, unpacks: true });
+    let lines = stacked.lines(Need {
+        containers: true,
+        overlay: false,
+        unpacks: true,
+        rootless: false,
+    });
     let overlay = lines.iter().find(|line| line.what == "overlayfs").unwrap();
     assert!(
         overlay.state == State::Note && overlay.detail.contains("on vfat"),
         "{overlay:?}"
     );
+}
+
+#[test]
+fn without_root_overlays_take_a_newer_kernel_and_cgroups_are_somebody_elses() {
+    let of = |release: &str| {
+        let mut machine = whole();
+        machine.release = release.to_owned();
+        machine.lines(Need { rootless: true, unpacks: true, overlay: false, ..CONTAINERS })
+    };
+    for (release, state) in [
+        ("5.10.0-8-amd64", State::Note),
+        ("5.11.0", State::Good),
+        ("6.1.0", State::Good),
+    ] {
+        let lines = of(release);
+        let overlay = lines.iter().find(|line| line.what == "overlayfs").unwrap();
+        assert_eq!(overlay.state, state, "{overlay:?}");
+        assert!(!lines.iter().any(|line| line.what == "cgroups"));
+    }
+    assert!(of("5.10.0").iter().any(|line| line.detail.contains("5.11 or newer")));
 }
 
 #[test]

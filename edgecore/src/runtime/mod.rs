@@ -11,7 +11,7 @@ pub mod embedded;
 pub mod fake;
 pub mod log_shim;
 mod oci;
-pub(crate) use self::oci::inside;
+pub(crate) use self::oci::{cgroup, inside};
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

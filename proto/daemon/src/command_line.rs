@@ -4,7 +4,7 @@
 //! that cannot be used, 1 for the rest. Help and the version are no failures.
 
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
@@ -22,7 +22,7 @@ pub const CONFIG: u8 = 78;
 /// The files a daemon goes by.
 #[derive(Debug, Args)]
 pub struct Files {
-    /// Configuration file, instead of the one in /etc/edgehold. Where there is none, every key has its default.
+    /// Configuration file, instead of the one in /etc/edgehold (below ~/.config for who is not root). Where there is none, every key has its default.
     #[arg(long, global = true)]
     config: Option<PathBuf>,
     /// Data folder, instead of the configuration's.
@@ -33,9 +33,9 @@ pub struct Files {
 impl Files {
     /// The configuration as the file and the command line have it.
     pub fn load<C: Configuration>(self) -> Result<Loaded<C>, ConfigError> {
-        let usual = Path::new(C::FILE);
-        let file = self.config.as_deref().or_else(|| usual.exists().then_some(usual));
-        let mut loaded: Loaded<C> = file.map(load).transpose()?.unwrap_or_default();
+        let usual = C::file();
+        let file = self.config.or_else(|| usual.exists().then_some(usual));
+        let mut loaded: Loaded<C> = load(file.as_deref())?;
         if let Some(data) = self.data {
             *loaded.config.data() = data;
         }
@@ -78,6 +78,8 @@ pub fn asked_to_end() -> std::io::Result<impl Future<Output = ()>> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use serde::{Deserialize, Serialize};
 
     use super::*;

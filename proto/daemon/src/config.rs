@@ -13,6 +13,16 @@ pub trait Configuration: Default + Serialize + DeserializeOwned {
     /// The file that is read where no other is named.
     const FILE: &'static str;
 
+    /// The file of whoever runs this, who may not be root.
+    fn file() -> PathBuf {
+        Self::FILE.into()
+    }
+
+    /// What takes the place of defaults for whoever runs this: top-level keys.
+    fn own_defaults() -> toml::Table {
+        toml::Table::new()
+    }
+
     /// The defaults, with something for every key that has none: what keys there are.
     fn every_key() -> Self;
 
@@ -64,18 +74,33 @@ pub enum ConfigError {
     },
 }
 
-/// Reads a file.
-pub fn load<C: Configuration>(path: &Path) -> Result<Loaded<C>, ConfigError> {
-    let read = |source| ConfigError::Read { path: path.to_owned(), source };
-    let text = std::fs::read_to_string(path).map_err(read)?;
-    parse(&text).map_err(|detail| ConfigError::Value { path: path.to_owned(), detail })
+/// Reads a file, if there is one; what it says nothing of is as [`Configuration::own_defaults`] has it.
+pub fn load<C: Configuration>(path: Option<&Path>) -> Result<Loaded<C>, ConfigError> {
+    let named = path.unwrap_or_else(|| Path::new(C::FILE));
+    let read = |source| ConfigError::Read { path: named.to_owned(), source };
+    let text = path.map(std::fs::read_to_string).transpose().map_err(read)?;
+    let parsed = parse_over(&text.unwrap_or_default(), C::own_defaults());
+    parsed.map_err(|detail| ConfigError::Value { path: named.to_owned(), detail })
 }
 
 /// Reads the text of a file; what is wrong with it is a sentence.
 pub fn parse<C: Configuration>(text: &str) -> Result<Loaded<C>, String> {
+    parse_over(text, toml::Table::new())
+}
+
+/// The same over other defaults: top-level keys.
+pub fn parse_over<C: Configuration>(text: &str, defaults: toml::Table) -> Result<Loaded<C>, String> {
     let wrong = |error: toml::de::Error| located(text, &error);
     let table: toml::Table = toml::from_str(text).map_err(wrong)?;
-    let config: C = toml::from_str(text).map_err(wrong)?;
+    // From the text, so that what is wrong has its line.
+    let mut config: C = toml::from_str(text).map_err(wrong)?;
+    if !defaults.is_empty() {
+        let mut whole = defaults;
+        whole.extend(table.clone());
+        config = whole
+            .try_into()
+            .map_err(|error: toml::de::Error| error.message().to_owned())?;
+    }
     config.check()?;
     let mut unknown = Vec::new();
     unknown_keys(&table, &keys::<C>(), "", &mut unknown);
@@ -156,6 +181,17 @@ mod tests {
     }
 
     #[test]
+    fn a_file_has_the_last_word_over_whoevers_defaults() {
+        let own = || toml::from_str("data = \"/home/u\"").unwrap();
+        let data = |text: &str| parse_over::<Example>(text, own()).unwrap().config.data;
+        assert_eq!(data("optional = \"a\""), Path::new("/home/u"));
+        assert_eq!(data("data = \"/d\""), Path::new("/d"));
+        assert_eq!(parse::<Example>("").unwrap().config.data, Path::new(""));
+        let loaded: Loaded<Example> = parse_over("dat = 1", own()).unwrap();
+        assert_eq!(loaded.unknown, ["dat"]);
+    }
+
+    #[test]
     fn keys_that_mean_nothing_are_told_of_wherever_they_stand() {
         let loaded: Loaded<Example> = parse("dat = 1\n[inner]\nsmal = 1\n[other]\na = 1").unwrap();
         assert_eq!(loaded.unknown, ["dat", "inner.smal", "other"]);
@@ -178,12 +214,12 @@ mod tests {
 
     #[test]
     fn a_file_that_is_not_there_is_named() {
-        let error = load::<Example>(Path::new("nowhere.toml")).unwrap_err();
+        let error = load::<Example>(Some(Path::new("nowhere.toml"))).unwrap_err();
         assert_eq!(error.to_string(), "reading nowhere.toml");
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a.toml");
         std::fs::write(&file, "inner = 1").unwrap();
-        let said = load::<Example>(&file).unwrap_err().to_string();
+        let said = load::<Example>(Some(&file)).unwrap_err().to_string();
         assert!(said.contains("a.toml, line 1 (inner = 1): "), "{said}");
     }
 }

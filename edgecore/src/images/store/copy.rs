@@ -185,7 +185,7 @@ fn part(source: &OwnedFd, target: &OwnedFd, start: u64, end: u64) -> io::Result<
 fn describe(from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &[u8], stat: &Stat) -> io::Result<()> {
     let (owner, group) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
     match rustix::fs::chownat(to, name, Some(owner), Some(group), AtFlags::SYMLINK_NOFOLLOW) {
-        Err(Errno::PERM) if !is_root() => {}
+        Err(Errno::PERM | Errno::INVAL) if !is_root() => {}
         owned => owned?,
     }
     for key in attributes(from, name)? {

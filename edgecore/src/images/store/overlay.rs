@@ -10,6 +10,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use super::folder::make;
+use super::unpack::tree::is_in_user_namespace;
 use crate::sys;
 
 /// All options of a mount, as the kernel takes them with the old call; one byte ends them.
@@ -22,6 +23,14 @@ const PLAIN: [&str; 3] = [
     "index=off,redirect_dir=off",
     "",
 ];
+
+/// The same for who is root in a user namespace only, where overlayfs keeps its notes in attributes that a user may set; it
+/// then does by itself what the others switch off.
+const USERS: [&str; 2] = ["index=off,userxattr", "userxattr"];
+
+fn ways() -> &'static [&'static str] {
+    if is_in_user_namespace() { &USERS } else { &PLAIN }
+}
 
 /// Whether a folder's file system can be written through an overlay.
 pub(super) fn works(folder: &Path) -> bool {
@@ -84,7 +93,7 @@ pub(super) fn mount_for_writing(layers: &Path, names: &[String], staging: &Path)
 fn mount(layers: &Path, names: &[String], upper: &Path, work: &Path, target: &Path) -> io::Result<()> {
     rustix::process::chdir(layers)?;
     let mut refused = io::Error::from(io::ErrorKind::Unsupported);
-    for plain in PLAIN {
+    for plain in ways() {
         let options = options(names, upper, work, plain)?;
         match sys::mount(Path::new("overlay"), target, "overlay", 0, &options) {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => refused = error,

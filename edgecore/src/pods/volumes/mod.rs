@@ -18,6 +18,7 @@ use proto::value::Value;
 
 use super::env::{ConfigError, Surroundings, field_ref, key_of, resource_ref};
 use super::supported::TOKEN_VOLUME_PREFIX;
+use crate::rootless::ids::Ids;
 use crate::runtime::inside::{self, Kind};
 
 /// What files get that say no mode of their own.
@@ -205,6 +206,8 @@ fn inside(item: &Value) -> Result<String, ConfigError> {
 
 /// Makes one volume in its folder, or brings it up to date.
 pub fn write(volume: &Volume, folder: &Path, group: Option<u32>, mount_memory: bool) -> Result<(), VolumeError> {
+    // One that is not there has no members either: what is the user's own is written to as that.
+    let group = group.filter(|group| Ids::groups().contains(*group));
     let (memory, size_bytes) = match &volume.content {
         Content::Left => return Ok(()),
         Content::HostPath { path, kind } => return host_path::ensure(path, kind),

@@ -145,7 +145,7 @@ impl Containerd {
                 config.run_dir.clone(),
                 config.state_dir.clone(),
                 config.cgroup_parent.clone(),
-                config.cni.clone(),
+                Some(config.cni.clone()),
             ),
             machine: machine::read(),
             snapshots: OnceLock::new(),

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send, socket_with,
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recv, send, socket_with,
 };
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -40,17 +40,8 @@ pub(super) struct Client {
 impl Client {
     /// To the shim of a run folder.
     pub(super) fn connect(folder: &Path) -> Result<Self, ClientError> {
-        // By way of the open folder, because a socket's path is short.
-        let opened = File::options()
-            .read(true)
-            .custom_flags(libc::O_PATH | libc::O_DIRECTORY)
-            .open(folder);
-        let opened = opened.map_err(none)?;
-        let path = format!("/proc/self/fd/{}/{SOCKET}", opened.as_raw_fd());
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(io::Error::from)?;
-        let address = SocketAddrUnix::new(path.as_str()).map_err(io::Error::from)?;
-        connect(&socket, &address).map_err(|error| none(error.into()))?;
+        let socket = socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+        connect(&socket, folder).map_err(none)?;
         Ok(Self { socket: sys::register(socket, Interest::READABLE)? })
     }
 
@@ -73,6 +64,22 @@ impl Client {
             }
         }
     }
+}
+
+/// One to speak to a shim with.
+pub(super) fn socket(flags: SocketFlags) -> io::Result<OwnedFd> {
+    Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
+/// To the shim of a run folder.
+pub(super) fn connect(socket: &OwnedFd, folder: &Path) -> io::Result<()> {
+    // By way of the open folder, because a socket's path is short.
+    let opened = File::options()
+        .read(true)
+        .custom_flags(libc::O_PATH | libc::O_DIRECTORY)
+        .open(folder)?;
+    let path = format!("/proc/self/fd/{}/{SOCKET}", opened.as_raw_fd());
+    Ok(rustix::net::connect(socket, &SocketAddrUnix::new(path.as_str())?)?)
 }
 
 /// Asks one thing.

@@ -4,6 +4,9 @@ use std::path::{Path, PathBuf};
 
 use proto::object::Uid;
 
+/// In the run folder: a folder for each pod.
+pub(super) const RUN: &str = "shims";
+
 /// The two trees: one stays, one is emptied by a reboot.
 #[derive(Debug, Clone)]
 pub(super) struct Folders {
@@ -13,7 +16,7 @@ pub(super) struct Folders {
 
 impl Folders {
     pub(super) fn new(data: &Path, run: &Path) -> Self {
-        Self { data: data.join("pods"), run: run.join("shims") }
+        Self { data: data.join("pods"), run: run.join(RUN) }
     }
 
     /// A pod's records.

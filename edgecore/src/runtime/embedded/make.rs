@@ -22,6 +22,8 @@ pub(super) struct Maker {
     pub(super) images: ImageStore,
     pub(super) folders: Folders,
     pub(super) machine: Machine,
+    /// The cgroup controllers, where they are not the machine's.
+    pub(super) controllers: Option<BTreeSet<String>>,
     pub(super) cgroup_parent: String,
     pub(super) log_bytes_max: u64,
     pub(super) log_files_max: u32,
@@ -51,7 +53,8 @@ impl Maker {
             .image(&container.image)
             .map_err(stored(CREATE))?
             .ok_or_else(missing)?;
-        let container = &*limits::kept(container, &cgroup::controllers());
+        let controllers = self.controllers.clone().unwrap_or_else(cgroup::controllers);
+        let container = &*limits::kept(container, &controllers);
         let made = self.make_whole(sandbox, container, shared, &image, &folder);
         if made.is_err() && !folder.join(record::MADE).exists() {
             // Without its record it is no container.
@@ -79,6 +82,14 @@ impl Maker {
             (String::new(), String::new())
         };
         let account = accounts::resolve(user, &container.security, &passwd, &group).map_err(invalid)?;
+        let (account, lost) = account.within(&self.machine).map_err(invalid)?;
+        if !lost.is_empty() {
+            tracing::warn!(
+                container = container.labels.container,
+                groups = ?lost,
+                "it is in no such group: this user may not bring it in (edgecore check)"
+            );
+        }
         let mut spec = spec::build(&Input {
             sandbox,
             container,
@@ -90,7 +101,7 @@ impl Maker {
         })
         .map_err(invalid)?;
         spec.root.path = root.path;
-        if !self.machine.unified_cgroups {
+        if !self.machine.unified_cgroups && !self.cgroup_parent.is_empty() {
             show_own_cgroups(&mut spec, &cgroup::roots(), container.security.privileged);
         }
         Entry::prepare(&mut spec).map_err(|error| invalid(explain(&error)))?;

@@ -15,8 +15,10 @@
 mod act;
 mod client;
 mod exec;
+mod first;
 mod folders;
 mod launch;
+pub(crate) mod living;
 mod make;
 mod record;
 mod shim;
@@ -42,6 +44,7 @@ use self::record::{CODE_UNKNOWN, Exit, Made, Moment, NodeTime, RecordError};
 use self::watch::Watchers;
 use self::wire::{Answer, Request};
 use super::oci::sandbox::Sandboxes;
+use super::oci::spec::Machine;
 use super::oci::{cgroup, machine, names};
 use super::{
     CniConfig, Container, Event, Executed, Image, Named, Network, RegistryAuth, Runtime, RuntimeError, Sandbox, Seen,
@@ -49,6 +52,7 @@ use super::{
 };
 use crate::images::store::{ImageStore, StoreError, Stored, unpack};
 use crate::images::{Clock, Reference, Registry, Source, Trust};
+use crate::rootless::Rootless;
 
 const LIST: &str = "listing containers";
 const CREATE: &str = "creating the container";
@@ -88,6 +92,8 @@ pub struct Config {
     pub cni: CniConfig,
     /// More certificate authorities for registries, as PEM.
     pub registry_ca: Option<PathBuf>,
+    /// What there is where the edge core is not root.
+    pub rootless: Option<Rootless>,
 }
 
 impl Default for Config {
@@ -102,6 +108,7 @@ impl Default for Config {
             cgroup_parent: "/edgehold".into(),
             cni: CniConfig::default(),
             registry_ca: None,
+            rootless: None,
         }
     }
 }
@@ -152,7 +159,8 @@ impl Embedded {
             maker: Arc::new(Maker {
                 images: images.clone(),
                 folders: folders.clone(),
-                machine: machine::read(),
+                machine: Machine { rootless: config.rootless.is_some(), ..machine::read() },
+                controllers: config.rootless.as_ref().map(|rootless| rootless.controllers.clone()),
                 cgroup_parent: config.cgroup_parent.clone(),
                 log_bytes_max: config.log_bytes_max,
                 log_files_max: config.log_files_max,
@@ -163,7 +171,8 @@ impl Embedded {
                 config.run_dir.clone(),
                 config.data_dir.clone(),
                 config.cgroup_parent.clone(),
-                config.cni.clone(),
+                // Plugins make devices of the host's, which takes its root.
+                config.rootless.is_none().then(|| config.cni.clone()),
             ),
             watchers: Arc::new(Watchers::new(folders.clone(), launcher)),
             folders,

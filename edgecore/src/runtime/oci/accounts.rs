@@ -1,5 +1,6 @@
 //! Which user and groups a container runs as, from the manifest, the image and the image's own accounts. Pure.
 
+use super::spec::Machine;
 use crate::runtime::Security;
 
 /// Numbers only: what the kernel wants.
@@ -9,6 +10,30 @@ pub(in crate::runtime) struct Account {
     pub(in crate::runtime) gid: u32,
     pub(in crate::runtime) groups: Vec<u32>,
     pub(in crate::runtime) home: Option<String>,
+}
+
+impl Account {
+    /// The same with the groups that there are here, and those that are not. `Err` is what to tell people.
+    pub(in crate::runtime) fn within(mut self, machine: &Machine) -> Result<(Self, Vec<u32>), String> {
+        let missing = |what: &str, id: u32, file: &str| {
+            format!(
+                "it runs as {what} {id}, which is not there for an edge core without root: give its user a range that has it in \
+                 {file} (usermod --add-sub{what}s; apt-get install uidmap; edgecore check), or run the edge core as root"
+            )
+        };
+        if !machine.users.contains(self.uid) {
+            return Err(missing("uid", self.uid, "/etc/subuid"));
+        }
+        if !machine.groups.contains(self.gid) {
+            return Err(missing("gid", self.gid, "/etc/subgid"));
+        }
+        let (kept, lost) = self
+            .groups
+            .into_iter()
+            .partition(|group| machine.may_set_groups && machine.groups.contains(*group));
+        self.groups = kept;
+        Ok((self, lost))
+    }
 }
 
 /// Whether resolving needs the image's `/etc/passwd` and `/etc/group`.
@@ -103,6 +128,35 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rootless::ids::Ids;
+
+    #[test]
+    fn who_is_not_there_is_refused_and_what_groups_are_not_is_left_out() {
+        let account = |uid, gid| Account { uid, gid, groups: vec![0, 7], ..Account::default() };
+        let alone = Machine { users: Ids::of(1), groups: Ids::of(1), ..Machine::default() };
+        let all = Machine {
+            users: Ids::of(10),
+            groups: Ids::of(10),
+            may_set_groups: true,
+            ..Machine::default()
+        };
+        assert_eq!(account(9, 9).within(&all), Ok((account(9, 9), vec![])));
+        let (kept, lost) = account(0, 0).within(&alone).unwrap();
+        assert_eq!((kept.groups, lost), (vec![], vec![0, 7]));
+        let few = Machine { groups: Ids::of(7), ..all.clone() };
+        let (kept, lost) = account(0, 0).within(&few).unwrap();
+        assert_eq!((kept.groups, lost), (vec![0], vec![7]));
+        let said = account(10, 0).within(&all).unwrap_err();
+        assert!(
+            said.contains("uid 10") && said.contains("/etc/subuid") && said.contains("--add-subuids"),
+            "{said}"
+        );
+        let said = account(0, 10).within(&all).unwrap_err();
+        assert!(
+            said.contains("gid 10") && said.contains("/etc/subgid") && said.contains("--add-subgids"),
+            "{said}"
+        );
+    }
 
     const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nbad line\nweb:x:33:34:Web:/var/www:/bin/sh\nx:x:7:7::/:\n";
     const GROUP: &str = "root:x:0:\nwww:x:34:\naudio:x:29:pulse,web\nvideo:x:44:web\n";

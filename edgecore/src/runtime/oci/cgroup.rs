@@ -1,13 +1,24 @@
-//! Cgroups of both versions, by their files.
+//! Cgroups of both versions, by their files. One with an empty name is none: who is not root may have none.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-const ROOT: &str = "/sys/fs/cgroup";
+pub(crate) const ROOT: &str = "/sys/fs/cgroup";
+
+/// What limits something, where there is one tree for everything.
+const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
+
+/// Has the cgroups below one limited as well (version 2). A controller that is not there, or held by somebody else, is missed
+/// where a limit is set.
+pub(crate) fn hand_on(folder: &Path) {
+    for controller in CONTROLLERS {
+        let _ = std::fs::write(folder.join("cgroup.subtree_control"), format!("+{controller}"));
+    }
+}
 
 /// Whether there is one tree for everything (version 2). Where version 1 has what limits, one may be mounted beside it.
-pub(in crate::runtime) fn is_unified() -> bool {
+pub(crate) fn is_unified() -> bool {
     Path::new(ROOT).join("cgroup.controllers").exists()
 }
 
@@ -25,6 +36,9 @@ pub(in crate::runtime) fn controllers() -> BTreeSet<String> {
 
 /// Whether the kernel killed something in a cgroup for lack of memory.
 pub(in crate::runtime) fn was_oom_killed(cgroup: &str) -> bool {
+    if cgroup.is_empty() {
+        return false;
+    }
     let cgroup = cgroup.trim_start_matches('/');
     let files = [
         format!("memory/{cgroup}/memory.oom_control"),
@@ -59,6 +73,9 @@ pub(in crate::runtime) fn join(cgroup: &str) -> usize {
 /// The processes in a cgroup and those below it.
 pub(in crate::runtime) fn processes(cgroup: &str) -> BTreeSet<u32> {
     let mut found = BTreeSet::new();
+    if cgroup.is_empty() {
+        return found;
+    }
     assert!(
         !cgroup.trim_matches('/').is_empty(),
         "the root's processes are everybody's"
@@ -81,6 +98,9 @@ fn collect(folder: &Path, found: &mut BTreeSet<u32>) {
 
 /// Lets everything in a cgroup and those below it run again: what is frozen does not end, whoever kills it (version 1).
 pub(in crate::runtime) fn thaw(cgroup: &str) {
+    if cgroup.is_empty() {
+        return;
+    }
     for root in roots() {
         thaw_tree(&root.join(cgroup.trim_start_matches('/')));
     }
@@ -102,6 +122,9 @@ fn thaw_tree(folder: &Path) {
 /// Removes a cgroup from the unified hierarchy or from every one there is, with those below it; one that is still busy is
 /// an error, because something runs in it.
 pub(in crate::runtime) fn remove(cgroup: &str) -> io::Result<()> {
+    if cgroup.is_empty() {
+        return Ok(());
+    }
     remove_below(Path::new(ROOT), Path::new(cgroup.trim_start_matches('/')))
 }
 
@@ -156,6 +179,13 @@ fn hierarchies(root: &Path) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_without_a_name_is_none_and_never_the_root() {
+        assert!(processes("").is_empty() && !was_oom_killed(""));
+        thaw("");
+        remove("").unwrap();
+    }
 
     #[test]
     fn oom_kills_are_read_from_both_kinds_of_cgroup() {

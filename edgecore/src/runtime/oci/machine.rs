@@ -8,6 +8,7 @@ use rustix::thread::CapabilitySet;
 
 use super::spec::Machine;
 use crate::oci::{Capabilities, Capability, Device, DeviceKind};
+use crate::rootless::ids::Ids;
 
 /// Reads what there is. What cannot be read is not there.
 pub(in crate::runtime) fn read() -> Machine {
@@ -23,7 +24,16 @@ pub(in crate::runtime) fn read() -> Machine {
             .collect(),
         unified_cgroups: super::cgroup::is_unified(),
         devices,
+        users: Ids::users(),
+        groups: Ids::groups(),
+        may_set_groups: may_set_groups(),
+        rootless: false,
     }
+}
+
+/// Whether a process may leave groups: not where an ordinary user is alone in its namespace.
+pub(in crate::runtime) fn may_set_groups() -> bool {
+    std::fs::read_to_string("/proc/self/setgroups").map_or(true, |text| text.trim() != "deny")
 }
 
 /// Capabilities as the kernel has them.

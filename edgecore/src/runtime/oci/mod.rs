@@ -2,7 +2,7 @@
 //! network that a pod's containers share, who they run as, what this machine offers.
 
 pub(super) mod accounts;
-pub(super) mod cgroup;
+pub(crate) mod cgroup;
 pub(super) mod cni;
 pub(crate) mod inside;
 pub(super) mod limits;

@@ -22,20 +22,44 @@ pub(in crate::runtime) fn pod_of(id: &str) -> Option<Uid> {
     id.rsplit_once('-')?.0.parse().ok()
 }
 
-/// A pod's cgroup.
+/// A pod's cgroup; none without a parent.
 pub(in crate::runtime) fn pod_cgroup(parent: &str, pod: Uid) -> String {
+    if parent.is_empty() {
+        return String::new();
+    }
     format!("{parent}/pod{pod}")
 }
 
 /// A container's cgroup. With the attempt: an old one's clean-up must not meet the new one's processes.
 pub(in crate::runtime) fn cgroup(parent: &str, labels: &Labels) -> String {
     let pod = pod_cgroup(parent, labels.pod);
+    if pod.is_empty() {
+        return pod;
+    }
     format!("{pod}/{}-{}", labels.container, labels.attempt)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn without_a_parent_there_are_no_cgroups() {
+        let pod = Uid::random([7; 16]);
+        let labels = Labels {
+            pod,
+            namespace: String::new(),
+            pod_name: String::new(),
+            container: "c".into(),
+            attempt: 0,
+            hash: 0,
+        };
+        assert_eq!(
+            (pod_cgroup("", pod), cgroup("", &labels)),
+            (String::new(), String::new())
+        );
+        assert_eq!(cgroup("/a", &labels), format!("/a/pod{pod}/c-0"));
+    }
 
     #[test]
     fn an_id_is_short_names_its_pod_and_differs_per_attempt() {

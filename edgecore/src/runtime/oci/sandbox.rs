@@ -39,7 +39,8 @@ pub(in crate::runtime) struct Sandboxes {
     /// Survives one.
     state_dir: PathBuf,
     cgroup_parent: String,
-    cni: cni::Config,
+    /// `None` where this process may attach nothing.
+    cni: Option<cni::Config>,
     /// The attachments that were checked since this process started.
     checked: Mutex<BTreeSet<Uid>>,
 }
@@ -49,7 +50,7 @@ impl Sandboxes {
         run_dir: PathBuf,
         state_dir: PathBuf,
         cgroup_parent: String,
-        cni: cni::Config,
+        cni: Option<cni::Config>,
     ) -> Self {
         Self {
             run_dir,
@@ -76,20 +77,20 @@ impl Sandboxes {
         let made = on_thread(move || make(&folder, &wanted))
             .await
             .map_err(failed(PREPARE))?;
-        if sandbox.host_network {
-            return Ok(Network::default());
+        match &self.cni {
+            Some(cni) if !sandbox.host_network => self.attach(cni, sandbox, made).await,
+            Some(_) | None => Ok(Network::default()),
         }
-        self.attach(sandbox, made).await
     }
 
     /// Attaches the pod to the node's pod network; `anew` when its namespace is new, so that nothing in it is attached.
-    async fn attach(&self, sandbox: &Sandbox, anew: bool) -> Result<Network, RuntimeError> {
+    async fn attach(&self, cni: &cni::Config, sandbox: &Sandbox, anew: bool) -> Result<Network, RuntimeError> {
         let known = self.read(sandbox.pod).map_err(failed(PREPARE))?;
         if let Some(attachment) = known.filter(|attachment| attachment.result.is_some() && !anew) {
             if self.note_checked(sandbox.pod) {
                 return Ok(Network { addresses: attachment.addresses() });
             }
-            match self.cni.check(&attachment).await {
+            match cni.check(&attachment).await {
                 Ok(()) => return Ok(Network { addresses: attachment.addresses() }),
                 // Repaired below, in the same namespace, under the containers that run in it.
                 Err(error) => {
@@ -100,7 +101,7 @@ impl Sandboxes {
         }
         // What an earlier attempt, or the time before a reboot, left behind.
         self.detach(sandbox.pod, PREPARE).await?;
-        let Some(network) = self.cni.network().map_err(refused(PREPARE))? else {
+        let Some(network) = cni.network().map_err(refused(PREPARE))? else {
             return Ok(Network::default());
         };
         let pod = Pod {
@@ -111,17 +112,18 @@ impl Sandboxes {
         };
         let mut attachment = Attachment { network, pod, result: None };
         self.write(sandbox.pod, &attachment).map_err(failed(PREPARE))?;
-        self.cni.add(&mut attachment).await.map_err(refused(PREPARE))?;
+        cni.add(&mut attachment).await.map_err(refused(PREPARE))?;
         self.write(sandbox.pod, &attachment).map_err(failed(PREPARE))?;
         self.note_checked(sandbox.pod);
         Ok(Network { addresses: attachment.addresses() })
     }
 
     async fn detach(&self, pod: Uid, action: &'static str) -> Result<(), RuntimeError> {
+        let Some(cni) = &self.cni else { return Ok(()) };
         let Some(attachment) = self.read(pod).map_err(failed(action))? else {
             return Ok(());
         };
-        self.cni.del(&attachment).await.map_err(refused(action))?;
+        cni.del(&attachment).await.map_err(refused(action))?;
         std::fs::remove_file(self.record(pod)).map_err(failed(action))
     }
 

@@ -13,6 +13,7 @@ use crate::oci::{
     self, Capabilities, Capability, Cpu, Device, DeviceRule, Linux, Memory, Mount, Namespace, NamespaceKind, Pids,
     Process, Resources, Root, Sets, Spec, User,
 };
+use crate::rootless::ids::Ids;
 use crate::runtime::{Container, Limits, Sandbox, Seccomp};
 use crate::seccomp;
 
@@ -87,6 +88,12 @@ pub(in crate::runtime) struct Machine {
     pub(in crate::runtime) unified_cgroups: bool,
     /// For privileged containers.
     pub(in crate::runtime) devices: Vec<Device>,
+    /// The users and groups that there are.
+    pub(in crate::runtime) users: Ids,
+    pub(in crate::runtime) groups: Ids,
+    pub(in crate::runtime) may_set_groups: bool,
+    /// The edge core is not root outside: what it cannot do is left out.
+    pub(in crate::runtime) rootless: bool,
 }
 
 /// What a specification is made from.
@@ -104,6 +111,12 @@ pub(in crate::runtime) struct Input<'a> {
 
 /// `Err` is what to tell people.
 pub(in crate::runtime) fn build(input: &Input<'_>) -> Result<Spec, String> {
+    if input.machine.rootless && input.sandbox.host_pid {
+        return Err(
+            "hostPID: true shows the host's processes, which takes its root: leave it out, or run this node's edge core as root"
+                .to_owned(),
+        );
+    }
     let exact = input.container.mounts.iter().filter(|mount| mount.exact);
     let exact: Vec<&str> = exact.map(|mount| mount.target.as_str()).collect();
     let annotations = [
@@ -245,7 +258,7 @@ fn linux(input: &Input<'_>) -> Result<Linux, String> {
     Ok(Linux {
         namespaces: namespaces(input),
         cgroups_path: names::cgroup(input.cgroup_parent, &container.labels),
-        resources: resources(&container.limits, privileged)?,
+        resources: resources(&container.limits, privileged, machine.rootless)?,
         devices: if privileged {
             machine.devices.clone()
         } else {
@@ -278,13 +291,13 @@ fn namespaces(input: &Input<'_>) -> Vec<Namespace> {
         all.push(namespace(NamespaceKind::Network, shared("net")));
         all.push(namespace(NamespaceKind::Uts, shared("uts")));
     }
-    if input.machine.unified_cgroups {
+    if input.machine.unified_cgroups && !input.cgroup_parent.is_empty() {
         all.push(namespace(NamespaceKind::Cgroup, None));
     }
     all
 }
 
-fn resources(limits: &Limits, privileged: bool) -> Result<Resources, String> {
+fn resources(limits: &Limits, privileged: bool, rootless: bool) -> Result<Resources, String> {
     let mut cpu = Cpu::default();
     if limits.cpu_request_milli > 0 {
         let shares = limits.cpu_request_milli.saturating_mul(1024) / 1000;
@@ -297,8 +310,13 @@ fn resources(limits: &Limits, privileged: bool) -> Result<Resources, String> {
     }
     let set = |value: u64, what| (value > 0).then(|| signed(value, what)).transpose();
     Ok(Resources {
-        // Nothing, then what every runtime allows every container (null, zero, random, terminals).
-        devices: vec![DeviceRule { allow: privileged, access: "rwm".to_owned() }],
+        // Nothing, then what every runtime allows every container (null, zero, random, terminals). Who is not root can
+        // limit none, and has none that its user has not.
+        devices: if rootless {
+            Vec::new()
+        } else {
+            vec![DeviceRule { allow: privileged, access: "rwm".to_owned() }]
+        },
         cpu: Some(cpu),
         memory: set(limits.memory_limit_bytes, "the memory limit")?.map(|limit| Memory { limit }),
         pids: set(limits.pids_max, "the limit of processes")?.map(|limit| Pids { limit }),
@@ -324,7 +342,12 @@ fn mounts(input: &Input<'_>) -> Vec<Mount> {
             "/dev/pts",
             "devpts",
             "devpts",
-            &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"],
+            // The group of terminals, by whatever name, where there is such a group.
+            if input.machine.groups.contains(5) {
+                &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"]
+            } else {
+                &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"]
+            },
         ),
         mount("/dev/mqueue", "mqueue", "mqueue", &["nosuid", "noexec", "nodev"]),
         mount("/sys", "sysfs", "sysfs", &["nosuid", "noexec", "nodev", access]),
@@ -335,6 +358,9 @@ fn mounts(input: &Input<'_>) -> Vec<Mount> {
             &["nosuid", "noexec", "nodev", "relatime", access],
         ),
     ];
+    if input.cgroup_parent.is_empty() {
+        all.retain(|mount| mount.kind != "cgroup");
+    }
     let memory = if input.sandbox.host_ipc {
         PathBuf::from("/dev/shm")
     } else {

@@ -56,6 +56,10 @@ fn machine() -> Machine {
         capabilities: DEFAULT_CAPABILITIES.into_iter().chain(more).collect(),
         unified_cgroups: true,
         devices: Vec::new(),
+        users: Ids::all(),
+        groups: Ids::all(),
+        may_set_groups: true,
+        rootless: false,
     }
 }
 
@@ -191,8 +195,48 @@ fn a_pod_shares_what_it_should() {
 }
 
 #[test]
+fn without_root_what_cannot_be_had_is_left_out_or_refused() {
+    let of = |sandbox: &Sandbox, groups: Ids, cgroup_parent: &str| {
+        build(&Input {
+            sandbox,
+            container: &container(),
+            image: &image(),
+            account: &Account::default(),
+            machine: &Machine { groups, rootless: true, ..machine() },
+            shared: Path::new("/run/x"),
+            cgroup_parent,
+        })
+    };
+    let has = |spec: &Spec, kind: &str, option: &str| {
+        let mount = spec.mounts.iter().find(|mount| mount.kind == kind);
+        mount.map(|mount| mount.options.iter().any(|known| known == option))
+    };
+    let owns_cgroups = |spec: &Spec| {
+        spec.linux
+            .namespaces
+            .iter()
+            .any(|one| one.kind == NamespaceKind::Cgroup)
+    };
+    let none = of(&sandbox(), Ids::of(1), "").unwrap();
+    assert_eq!(
+        (has(&none, "devpts", "gid=5"), has(&none, "cgroup", "ro")),
+        (Some(false), None)
+    );
+    assert!(none.linux.cgroups_path.is_empty() && !owns_cgroups(&none));
+    assert!(none.linux.resources.devices.is_empty());
+    let delegated = of(&sandbox(), Ids::of(6), "/user/edgehold").unwrap();
+    assert_eq!(
+        (has(&delegated, "devpts", "gid=5"), has(&delegated, "cgroup", "ro")),
+        (Some(true), Some(true))
+    );
+    assert!(delegated.linux.cgroups_path.starts_with("/user/edgehold/pod") && owns_cgroups(&delegated));
+    let said = of(&Sandbox { host_pid: true, ..sandbox() }, Ids::all(), "").unwrap_err();
+    assert!(said.contains("hostPID: true"), "{said}");
+}
+
+#[test]
 fn limits_become_what_the_kernel_takes() {
-    let of = |limits: Limits| resources(&limits, false).unwrap();
+    let of = |limits: Limits| resources(&limits, false, false).unwrap();
     let none = of(Limits::default());
     assert!(none.memory.is_none() && none.pids.is_none());
     assert_eq!(none.cpu.unwrap().quota, None);
@@ -216,7 +260,14 @@ fn limits_become_what_the_kernel_takes() {
     });
     let cpu = least.cpu.unwrap();
     assert_eq!((cpu.shares, cpu.quota), (Some(CPU_SHARES_MIN), Some(1000)));
-    assert!(resources(&Limits { memory_limit_bytes: u64::MAX, ..Limits::default() }, false).is_err());
+    assert!(
+        resources(
+            &Limits { memory_limit_bytes: u64::MAX, ..Limits::default() },
+            false,
+            false
+        )
+        .is_err()
+    );
 }
 
 #[test]

@@ -347,8 +347,8 @@ impl Work<'_> {
         let owner = id(member.owner).map(Uid::from_raw).map_err(bad)?;
         let group = id(member.group).map(Gid::from_raw).map_err(bad)?;
         match rustix::fs::chownat(at, name, Some(owner), Some(group), AtFlags::SYMLINK_NOFOLLOW) {
-            // All is this user's own: who is root in its user namespace.
-            Err(Errno::PERM) if !is_root() => self.applied.left_out += 1,
+            // All is this user's own: who is root in its user namespace. The second is said of who is not in that.
+            Err(Errno::PERM | Errno::INVAL) if !is_root() => self.applied.left_out += 1,
             owned => owned?,
         }
         for (key, value) in &member.attributes {

@@ -16,6 +16,8 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::rootless::ids::Ids;
+
 /// Longer paths are refused, as by the kernel.
 pub(in crate::images::store) const PATH_BYTES_MAX: usize = 4096;
 
@@ -265,9 +267,15 @@ pub(in crate::images::store) fn clear_attributes(folder: BorrowedFd<'_>, name: &
     Ok(())
 }
 
-/// Whether this process should be able to do whatever an image asks for.
+/// Whether this process should be able to do whatever an image asks for. Not in a user namespace, whoever it is in there:
+/// users that are not in it own nothing, and what is the whole machine's is not its.
 pub(in crate::images::store) fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
+    rustix::process::geteuid().is_root() && !is_in_user_namespace()
+}
+
+/// Whether there are users outside.
+pub(in crate::images::store) fn is_in_user_namespace() -> bool {
+    Ids::users().count() < u64::from(u32::MAX)
 }
 
 /// What overlayfs writes down for itself: in an image it would be read as ours.

@@ -10,8 +10,6 @@ use crate::oci::{Resources, Spec};
 use crate::runtime::oci::cgroup;
 
 const PROCESSES: &str = "cgroup.procs";
-/// What limits something, where there is one tree for everything.
-const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
 
 pub(super) struct Cgroups {
     path: Option<String>,
@@ -85,7 +83,7 @@ impl Cgroups {
         for level in levels {
             let Some(above) = level.parent() else { continue };
             if self.is_unified {
-                hand_on(above);
+                cgroup::hand_on(above);
             }
             match std::fs::create_dir(level) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -100,13 +98,6 @@ impl Cgroups {
             }
         }
         Ok(())
-    }
-}
-
-/// One that is not there, or held by somebody else, is missed where a limit is set.
-fn hand_on(folder: &Path) {
-    for controller in CONTROLLERS {
-        let _ = std::fs::write(folder.join("cgroup.subtree_control"), format!("+{controller}"));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Runs a command beside a container's first process.
 //!
 //! A number may be another process' by the time it is used: what is entered is the process that a descriptor stands for,
-//! once that process was seen in the container's cgroup.
+//! once that process was seen to be the container's.
 //!
 //! What is seen from inside the container is the command's process only, and it is made last: a copy of this one enters
 //! everything, becomes the container's user and loads its filter while it is still a process of the host's alone; then it
@@ -23,11 +23,11 @@ use super::cgroups::Cgroups;
 use super::child::{Child, Parent};
 use super::create::load;
 use super::program::Program;
-use super::{ENDED, LATE, PID, REPORT_BYTES_MAX, Report, during};
-use crate::oci::Spec;
+use super::{ENDED, LATE, REPORT_BYTES_MAX, Report, during};
+use crate::oci::{NamespaceKind, Spec};
+use crate::runtime::embedded::first;
 use crate::runtime::embedded::record::CODE_UNKNOWN;
 use crate::runtime::embedded::shim;
-use crate::runtime::oci::cgroup;
 use crate::sys;
 
 /// Waits for the command's end, or makes an end of it.
@@ -41,8 +41,10 @@ pub(super) fn exec(
 ) -> Result<(), String> {
     let spec = load(folder)?;
     let program = Program::of(&spec, Some(command))?;
-    let first = first(&spec, &run.join(id)).map_err(during("finding its first process"))?;
+    let first = first_process(&spec, &run.join(id)).map_err(during("finding its first process"))?;
     let cgroups = Cgroups::of(&spec);
+    let kinds = spec.linux.namespaces.iter().map(|namespace| namespace.kind);
+    let own = kinds.fold(ThreadNameSpaceType::empty(), |all, kind| all | entered(kind));
     let null = File::options().read(true).write(true).open("/dev/null");
     let null = null.map_err(during("opening /dev/null"))?;
     let output = io::stdout()
@@ -52,8 +54,8 @@ pub(super) fn exec(
     // Who makes the command's process ends before it does.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(during("taking its process over"))?;
     let until = daemon::clock::mono() + limit;
-    let mut child =
-        Child::fork(|parent| enter(&first, &null, output, &program, &parent)).map_err(during("making its process"))?;
+    let mut child = Child::fork(|parent| enter(&first, own, &null, output, &program, &parent))
+        .map_err(during("making its process"))?;
     // The end of what it says is its own, and not this process' as well.
     rustix::stdio::dup2_stdout(&null).map_err(during("its output"))?;
     if let Err(reason) = cgroups.add(child.pid) {
@@ -102,17 +104,45 @@ fn number(said: &[u8]) -> Option<Pid> {
     }
 }
 
-/// Becomes what a process of the container is, and makes one there.
-fn enter(first: &OwnedFd, null: &File, output: OwnedFd, program: &Program, parent: &Parent) -> Result<(), String> {
-    parent.wait()?;
-    let all = ThreadNameSpaceType::MOUNT
-        | ThreadNameSpaceType::CONTROL_GROUP
-        | ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME
-        | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION
-        | ThreadNameSpaceType::NETWORK
+fn entered(kind: NamespaceKind) -> ThreadNameSpaceType {
+    match kind {
+        NamespaceKind::Mount => ThreadNameSpaceType::MOUNT,
+        NamespaceKind::Cgroup => ThreadNameSpaceType::CONTROL_GROUP,
+        NamespaceKind::Uts => ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME,
+        NamespaceKind::Ipc => ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION,
+        NamespaceKind::Network => ThreadNameSpaceType::NETWORK,
         // Of the next process that is made.
-        | ThreadNameSpaceType::PROCESS_ID;
-    move_into_thread_name_spaces(first.as_fd(), all).map_err(during("entering the container"))?;
+        NamespaceKind::Pid => ThreadNameSpaceType::PROCESS_ID,
+    }
+}
+
+/// Becomes what a process of the container is, and makes one there.
+fn enter(
+    first: &OwnedFd,
+    own: ThreadNameSpaceType,
+    null: &File,
+    output: OwnedFd,
+    program: &Program,
+    parent: &Parent,
+) -> Result<(), String> {
+    parent.wait()?;
+    let all = [
+        NamespaceKind::Mount,
+        NamespaceKind::Cgroup,
+        NamespaceKind::Uts,
+        NamespaceKind::Ipc,
+        NamespaceKind::Network,
+        NamespaceKind::Pid,
+    ];
+    let all = all
+        .into_iter()
+        .fold(ThreadNameSpaceType::empty(), |all, kind| all | entered(kind));
+    let entered = match move_into_thread_name_spaces(first.as_fd(), all) {
+        // Those of the host that it is in are not to be entered by who is not the host's root, and need not be.
+        Err(rustix::io::Errno::PERM) => move_into_thread_name_spaces(first.as_fd(), own),
+        entered => entered,
+    };
+    entered.map_err(during("entering the container"))?;
     rustix::stdio::dup2_stdin(null).map_err(during("its input"))?;
     rustix::stdio::dup2_stdout(&output).map_err(during("its output"))?;
     rustix::stdio::dup2_stderr(&output).map_err(during("its errors"))?;
@@ -146,18 +176,10 @@ fn beside(program: &Program, mut told: io::PipeReader, mut voice: &File) -> u8 {
 }
 
 /// The container's first process.
-fn first(spec: &Spec, own: &Path) -> io::Result<OwnedFd> {
+fn first_process(spec: &Spec, own: &Path) -> io::Result<OwnedFd> {
     let ended = || io::Error::other("it has ended");
-    let number: i32 = std::fs::read_to_string(own.join(PID))?
-        .trim()
-        .parse()
-        .map_err(io::Error::other)?;
-    let pid = Pid::from_raw(number).ok_or_else(ended)?;
-    let handle = pidfd_open(pid, PidfdFlags::empty())?;
-    let path = &spec.linux.cgroups_path;
-    let number = u32::try_from(number).unwrap_or(0);
-    let lives = !path.is_empty() && cgroup::processes(path).contains(&number);
-    if lives { Ok(handle) } else { Err(ended()) }
+    let found = first::find(own, &spec.linux.cgroups_path);
+    found.map(|(_, handle)| handle).ok_or_else(ended)
 }
 
 /// Reads to the end, or as long as there is time; whether it came to the end.

@@ -17,8 +17,9 @@ use rustix::thread::move_into_link_name_space;
 use super::cgroups::Cgroups;
 use super::child::{Child, Parent};
 use super::program::Program;
-use super::{FAULT, MADE, PID, Report, SPEC, devices, during, root, terminal};
+use super::{FAULT, MADE, Report, SPEC, devices, during, root, terminal};
 use crate::oci::{NamespaceKind, Spec};
+use crate::runtime::embedded::first as first_process;
 use crate::runtime::embedded::shim::container::{CONSOLE, STDERR, STDOUT};
 use crate::runtime::oci::cgroup;
 use crate::sys;
@@ -68,8 +69,8 @@ fn make(
     let mut child = Child::fork(|parent| first(spec, streams, program, parent, report, released))
         .map_err(during("making its process"))?;
     let set_up = (|| {
-        let number = child.pid.as_raw_nonzero();
-        std::fs::write(own.join(PID), number.to_string()).map_err(during("writing down its process"))?;
+        first_process::write(own, child.pid, cgroups.path().unwrap_or_default())
+            .map_err(during("writing down its process"))?;
         cgroups.add(child.pid)?;
         devices::limit(spec, cgroups).map_err(during(
             "limiting its devices (version 2 of cgroups takes CONFIG_CGROUP_BPF)",

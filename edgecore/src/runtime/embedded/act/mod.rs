@@ -37,8 +37,6 @@ pub(super) const WORD: &str = "container-act";
 pub(super) const CREATE: &str = "create";
 pub(super) const EXEC: &str = "exec";
 
-/// In a container's run folder: its first process.
-pub(super) const PID: &str = "pid";
 /// In a container's folder that stays: its specification.
 pub(super) const SPEC: &str = "config.json";
 

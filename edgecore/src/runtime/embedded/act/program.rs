@@ -29,6 +29,8 @@ const UMASK: Mode = Mode::from_raw_mode(0o022);
 pub(super) struct Program {
     process: Process,
     entry: Entry,
+    /// Those of this process, where nobody may change them: an ordinary user with no ranges.
+    keeps_groups: bool,
 }
 
 impl Program {
@@ -39,7 +41,9 @@ impl Program {
             process.args = command.iter().map(|word| (*word).to_owned()).collect();
         }
         let entry = Entry::of(spec).map_err(|error| explain(&error))?;
-        Ok(Self { process, entry })
+        // Read here: the container has its own /proc, or none.
+        let keeps_groups = process.user.additional_gids.is_empty() && !machine::may_set_groups();
+        Ok(Self { process, entry, keeps_groups })
     }
 
     pub(super) fn owner(&self) -> (Uid, Gid) {
@@ -79,7 +83,9 @@ impl Program {
         let (uid, gid) = self.owner();
         set_keep_capabilities(true)?;
         let groups = &self.process.user.additional_gids;
-        set_thread_groups(&groups.iter().map(|group| Gid::from_raw(*group)).collect::<Vec<_>>())?;
+        if !self.keeps_groups {
+            set_thread_groups(&groups.iter().map(|group| Gid::from_raw(*group)).collect::<Vec<_>>())?;
+        }
         set_thread_gid(gid)?;
         set_thread_uid(uid)?;
         set_keep_capabilities(false)?;

@@ -105,6 +105,14 @@ impl Root {
         match sys::mount(source, &inside::name(&place), kind, options.flags, &options.data) {
             // Not every kernel has message queues, and next to no program uses them.
             Err(error) if kind == "mqueue" && error.raw_os_error() == Some(libc::ENODEV) => return Ok(()),
+            // Those of the host are the host's root's to show.
+            Err(error) if kind == "mqueue" && error.raw_os_error() == Some(libc::EPERM) => return Ok(()),
+            // The network it would show is the host's, and so is who may mount it: what the host mounted is shown.
+            Err(error) if kind == "sysfs" && error.raw_os_error() == Some(libc::EPERM) => {
+                let flags = options.flags | libc::MS_BIND | libc::MS_REC;
+                let shown = Options { flags, ..Options::default() };
+                return self.bind(Path::new("/sys"), target, &shown, true);
+            }
             other => other?,
         }
         self.spread(target, options)

@@ -45,10 +45,26 @@ pub(super) fn hide() -> io::Result<()> {
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
+/// The same by the name of its file, if that still is the one that runs.
+fn by_name() -> io::Result<Option<OwnedFd>> {
+    let path = CString::new(std::fs::read_link(OWN)?.as_os_str().as_bytes())?;
+    let named = sys::open_sealed(&path)?;
+    let (running, found) = (rustix::fs::stat(OWN)?, rustix::fs::fstat(&named)?);
+    let is_it = (running.st_dev, running.st_ino) == (found.st_dev, found.st_ino);
+    Ok(is_it.then_some(named))
+}
+
 /// This program through a read-only mount of its own; before Linux 5.12 a copy in memory.
 fn sealed() -> io::Result<OwnedFd> {
     match sys::open_sealed(c"/proc/self/exe") {
         Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {}
+        // The mount it was started from is of another mount namespace: that of an edge core without root before it went
+        // into its own. Here it has the same name, unless the file was replaced.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            if let Ok(Some(named)) = by_name() {
+                return Ok(named);
+            }
+        }
         other => return other,
     }
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;

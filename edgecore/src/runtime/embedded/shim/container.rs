@@ -11,8 +11,9 @@ use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal};
 
-use super::{open_pid, pid};
+use super::pid;
 use crate::runtime::embedded::act::{self, REPORT_BYTES_MAX};
+use crate::runtime::embedded::first;
 use crate::runtime::embedded::record::{self, Exit, Made, Moment};
 use crate::runtime::embedded::wire::Answer;
 use crate::runtime::log_shim::file::LogFile;
@@ -99,11 +100,7 @@ impl Container {
             return None;
         }
         let started = record::read::<Moment>(&folder.join(record::STARTED)).ok()?;
-        let number = std::fs::read_to_string(own.join(act::PID)).ok();
-        let number = number.and_then(|text| text.trim().parse().ok());
-        let process = number.and_then(|number| Some((number, open_pid(number)?)));
-        // The number may be another process' by now: only what is in the container's cgroup is it.
-        let process = process.filter(|(number, _)| cgroup::processes(&made.cgroup).contains(number));
+        let process = first::find(&own, &made.cgroup);
         let Some(started) = started else {
             // Made and never told to run: it is made anew.
             if let Some((_, handle)) = process {

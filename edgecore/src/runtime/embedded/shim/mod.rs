@@ -15,7 +15,7 @@ mod serve;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -108,7 +108,9 @@ impl Shim {
         let lock = File::options().create(true).truncate(false).write(true).open(LOCK)?;
         // Another one is about to end, or whoever started this one gives up on it.
         lock.lock()?;
-        cgroup::join(&format!("{cgroup}/shim"));
+        if !cgroup.is_empty() {
+            cgroup::join(&format!("{cgroup}/shim"));
+        }
         let signals = File::from(sys::signals()?);
         let mut shim = Self {
             data,
@@ -314,8 +316,4 @@ pub(super) fn code(status: WaitStatus) -> i32 {
 
 fn pid(number: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(number).ok()?)
-}
-
-fn open_pid(number: u32) -> Option<OwnedFd> {
-    rustix::process::pidfd_open(pid(number)?, rustix::process::PidfdFlags::empty()).ok()
 }
