@@ -1,4 +1,5 @@
-"""An image with links on top of another one: ARCHIVE OUT PATH=TARGET..."""
+"""An image with links, and files of an owner that others cannot read, on top of another one: ARCHIVE OUT PATH=TARGET...
+PATH@OWNER..."""
 
 import hashlib
 import io
@@ -7,7 +8,10 @@ import sys
 import tarfile
 
 NAME = "images.edgehold.dev/links:1"
-LINKS = dict(word.split("=", 1) for word in sys.argv[3:])
+LINKS = dict(word.split("=", 1) for word in sys.argv[3:] if "=" in word)
+OWNERS = dict(word.split("@", 1) for word in sys.argv[3:] if "=" not in word)
+# Only the machine's root may set it.
+ROOTS = {"SCHILY.xattr.trusted.edgehold": "x"}
 
 with tarfile.open(sys.argv[1]) as archive:
     files = {member.name.removeprefix("./"): archive.extractfile(member).read() for member in archive if member.isfile()}
@@ -36,6 +40,9 @@ layer = io.BytesIO()
 with tarfile.open(fileobj=layer, mode="w") as archive:
     for name, target in LINKS.items():
         add(archive, name, type=tarfile.SYMTYPE, linkname=target)
+    for name, owner in OWNERS.items():
+        number = int(owner)
+        add(archive, name, uid=number, gid=number, mode=0o600, pax_headers=ROOTS, content=b"owned\n")
 
 found = json.loads(files["index.json"])["manifests"][0]
 while "index" in found["mediaType"] or "list" in found["mediaType"]:

@@ -1,189 +1,19 @@
 //! An edge core that is not root, with the real kernel: pods' lives, what outlives it, what is refused, and that nothing is
 //! left. The tests are root's, and the edge core runs as a user that has nothing.
 
+mod home;
+
 use std::ffi::OsString;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use tests::cores::{CloudCore, EdgeCore, Kubectl, eventually, program};
+use tests::cores::{eventually, program};
 
-use super::node::{WEB, archive, mark, own_mounts};
-use super::site::{is_ready, text};
-
-/// Nobody's numbers, each test's own.
-const UID_MIN: u32 = 61_000;
-/// Where the users of their containers are.
-const RANGE: &str = "2000000:65536";
-
-/// A user with an edge core in its home, and a cloud.
-struct Home {
-    folder: PathBuf,
-    uid: u32,
-    _cloud: CloudCore,
-    edge: EdgeCore,
-    kubectl: Kubectl,
-}
-
-/// What starts a program as a user.
-fn as_user(home: &Path, uid: u32) -> Vec<OsString> {
-    let id = uid.to_string();
-    let path = "PATH=/usr/sbin:/usr/bin:/sbin:/bin";
-    let home = format!("HOME={}", home.display());
-    let words = [
-        "setpriv",
-        "--reuid",
-        &id,
-        "--regid",
-        &id,
-        "--clear-groups",
-        "env",
-        "-i",
-        path,
-        &home,
-    ];
-    words.into_iter().map(OsString::from).collect()
-}
-
-fn done(words: &[&str]) {
-    let status = Command::new(words[0]).args(&words[1..]).status();
-    assert!(status.unwrap().success(), "{words:?}");
-}
-
-impl Home {
-    /// A joined node with the image [`WEB`]; `before` has the last words of how its edge core is started.
-    async fn new(name: &str, number: u32, before: &[&str]) -> Self {
-        let uid = UID_MIN + number;
-        let folder = std::env::temp_dir().join(format!("eh-{}-rl-{name}", mark()));
-        let home = folder.join("home");
-        std::fs::create_dir_all(&home).unwrap();
-        for folder in [&folder, &home] {
-            std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755)).unwrap();
-        }
-        // Where tests are built may be closed to others.
-        let own = folder.join("edgecore");
-        let built = program("edgecore");
-        if std::fs::hard_link(&built, &own).is_err() {
-            std::fs::copy(&built, &own).unwrap();
-        }
-        std::fs::copy(archive("web"), home.join("web.tar")).unwrap();
-        let config = home.join("edge.toml");
-        std::fs::write(&config, "log = \"debug\"\n").unwrap();
-        chown(&home, Some(uid), Some(uid)).unwrap();
-        let cloud = CloudCore::start(&folder.join("c")).await;
-        let mut words = as_user(&home, uid);
-        words.extend(before.iter().map(OsString::from));
-        words.push(own.into());
-        let token = home.join("edge.token");
-        std::fs::write(&token, "").unwrap();
-        let edge = EdgeCore::join_with(&cloud, "edge-1", &config, words);
-        assert_eq!(
-            edge.command(&["image", "import", &home.join("web.tar").display().to_string()]),
-            WEB
-        );
-        let kubectl = cloud.kubectl();
-        Self { folder, uid, _cloud: cloud, edge, kubectl }
-    }
-
-    fn data(&self) -> PathBuf {
-        self.folder.join("home/.local/share/edgehold")
-    }
-
-    /// Applies a pod of one shell script; `pod` and `container` are more of the two.
-    fn pod(&self, name: &str, script: &str, pod: &str, container: &str) {
-        self.kubectl.apply(&format!(
-            "apiVersion: v1
-kind: Pod
-metadata: {{name: {name}, labels: {{app: web}}}}
-spec:
-  nodeName: edge-1
-  restartPolicy: Never
-  terminationGracePeriodSeconds: 1
-{pod}
-  containers:
-  - name: c
-    image: {WEB}
-    command: [/bin/sh, -c, {script:?}]
-{container}
-"
-        ));
-    }
-
-    async fn until(&self, name: &str, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
-        let found = async || self.kubectl.json(&["pod", name]).filter(|pod| holds(pod));
-        tests::cores::within(tests::cores::DEADLINE, found)
-            .await
-            .unwrap_or_else(|| {
-                panic!(
-                    "{name}: still not so: {what}\n{}\n{}",
-                    self.kubectl.json(&["pod", name]).unwrap_or_default()["status"],
-                    std::fs::read_to_string(self.edge.config.with_extension("log")).unwrap_or_default()
-                )
-            })
-    }
-
-    async fn ready(&self, name: &str) -> Value {
-        self.until(name, "it is ready", is_ready).await
-    }
-
-    /// Waits for its end: with which code.
-    async fn ended(&self, name: &str) -> i64 {
-        let code = |pod: &Value| {
-            pod.pointer("/status/containerStatuses/0/state/terminated/exitCode")?
-                .as_i64()
-        };
-        let pod = self.until(name, "it has ended", |pod| code(pod).is_some()).await;
-        code(&pod).unwrap()
-    }
-
-    fn logs(&self, name: &str) -> String {
-        self.kubectl.run(&["logs", name])
-    }
-
-    /// The processes that have this in their command line, the tests' own left out.
-    fn processes(&self, mark: &str) -> Vec<u32> {
-        let folders = std::fs::read_dir("/proc").unwrap().flatten();
-        let pids = folders.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        let ours = |pid: &u32| {
-            let Ok(about) = std::fs::metadata(format!("/proc/{pid}")) else {
-                return false;
-            };
-            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            let line = String::from_utf8_lossy(&line).replace('\0', " ");
-            (about.uid() == self.uid || about.uid() >= 2_000_000) && !line.is_empty() && line.contains(mark)
-        };
-        pids.filter(ours).collect()
-    }
-
-    /// Everything was deleted: nothing may be left.
-    async fn finish(mut self) {
-        self.kubectl.run(&["delete", "pod", "-l", "app=web", "--wait=false"]);
-        eventually("the pods are gone", async || {
-            self.kubectl.pods("app=web").is_empty().then_some(())
-        })
-        .await;
-        let empty = |folder: PathBuf| std::fs::read_dir(folder).map_or(0, Iterator::count) == 0;
-        eventually("nothing is left of them", async || {
-            let runs = std::fs::read_dir(self.data().join("run")).unwrap().flatten();
-            let mut run = runs.map(|entry| entry.path());
-            let all = run.all(|run| empty(run.join("shims")) && empty(run.join("pods")));
-            (all && empty(self.data().join("edge/embedded/pods"))).then_some(())
-        })
-        .await;
-        self.edge.stop().await;
-        eventually("no process is left", async || {
-            self.processes("").is_empty().then_some(())
-        })
-        .await;
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-        let here = self.folder.display().to_string();
-        assert!(!mounts.contains(&here), "{mounts}");
-        let folder = self.folder.clone();
-        drop(self);
-        std::fs::remove_dir_all(folder).unwrap();
-    }
-}
+use self::home::{Home, RANGE_COUNT, as_user, done, range, uid};
+use super::node::{mark, own_mounts};
+use super::site::text;
 
 const VOLUMES: &str = "  securityContext: {runAsUser: 0, fsGroup: 77}
   volumes:
@@ -208,12 +38,12 @@ kind: Secret
 metadata: {name: key}
 stringData: {token: sesame}
 ";
-const LIVES: &str = "cat /c/greeting /s/token; echo; id -u; touch /m/x /e/ready; echo x > /dev/null; ls -A /proc/1/fd >&2; \
+const LIVES: &str = "cat /c/greeting /s/token; echo; id -u; touch /m/x /e/ready; echo x > /dev/null; \
                      trap 'exit 9' TERM; while :; do sleep 0.1; done";
 
 #[tokio::test]
 async fn a_user_alone_runs_pods_and_they_outlive_its_edge_core() {
-    let mut home = Home::new("alone", 1, &[]).await;
+    let mut home = Home::new("alone", 1).await;
     home.edge.start();
     home.kubectl.apply(OBJECTS);
     home.pod("lives", LIVES, VOLUMES, MOUNTS);
@@ -233,8 +63,8 @@ async fn a_user_alone_runs_pods_and_they_outlive_its_edge_core() {
     assert_eq!(home.ended("host").await, 0);
     let interfaces = home.logs("host");
     assert!(interfaces.contains("lo"), "{interfaces}");
-    let said = home.logs("lives");
-    assert!(said.starts_with("hellosesame\n0\n"), "{said}");
+    let said = async || (home.logs("lives") == "hellosesame\n0").then_some(());
+    eventually("it says what it found", said).await;
 
     // One whose user is not there is refused, with what to do about it.
     // It is the image that says so.
@@ -255,6 +85,22 @@ async fn a_user_alone_runs_pods_and_they_outlive_its_edge_core() {
     let refused =
         |pod: &Value| text(pod, "/status/containerStatuses/0/state/waiting/message").contains("hostPID: true");
     home.until("watcher", "it is refused", refused).await;
+
+    // Files of users that are not there are its own.
+    let image = home.import_owned();
+    let show = "stat -c '%u %g %a' /srv/owned /srv/far; cat /srv/owned /srv/far; test ! -e /etc/group";
+    home.image_pod("owned", &image, show, "  securityContext: {runAsUser: 0}", "");
+    assert_eq!(home.ended("owned").await, 0);
+    assert_eq!(home.logs("owned"), "0 0 600\n0 0 600\nowned\nowned");
+
+    let checked = home.edge.command(&["check"]);
+    for part in [
+        "ok      root         not root",
+        "has no range in /etc/subuid",
+        "note    cgroups      none is",
+    ] {
+        assert!(checked.contains(part), "{part}: {checked}");
+    }
 
     // Its death ends no pod; what ends meanwhile is known afterwards.
     let [process] = home.processes("while :; do")[..] else {
@@ -282,7 +128,136 @@ async fn a_user_alone_runs_pods_and_they_outlive_its_edge_core() {
     let done = Command::new("kill").arg(process.to_string()).status();
     assert!(done.unwrap().success());
     assert_eq!(home.ended("lives").await, 9);
+    let log = std::fs::read_to_string(home.edge.config.with_extension("log")).unwrap();
+    assert!(!log.contains("every container costs a copy of its image"), "{log}");
     home.finish().await;
+}
+
+#[tokio::test]
+async fn pods_outlive_their_shims_as_well() {
+    let mut home = Home::new("shims", 4).await;
+    home.edge.start();
+    home.kubectl.apply(OBJECTS);
+    home.pod("lives", LIVES, VOLUMES, MOUNTS);
+    home.ready("lives").await;
+    let [process] = home.processes("while :; do")[..] else {
+        panic!("{:?}", home.processes(""))
+    };
+    home.edge.kill();
+    for shim in home.processes("pod-shim") {
+        done(&["kill", "-9", &shim.to_string()]);
+    }
+    eventually("it has no shim", async || {
+        home.processes("pod-shim").is_empty().then_some(())
+    })
+    .await;
+    home.edge.start();
+    // Another one holds it, in its own namespace: it can be looked into and ended.
+    eventually("it has another shim", async || {
+        (home.processes("pod-shim").len() == 1).then_some(())
+    })
+    .await;
+    home.ready("lives").await;
+    assert_eq!(home.processes("while :; do"), [process]);
+    let users = |pid: u32| std::fs::read_link(format!("/proc/{pid}/ns/user")).unwrap();
+    assert_eq!(users(home.edge.pid()), users(process));
+    home.pod("later", LIVES, VOLUMES, MOUNTS);
+    home.ready("later").await;
+    home.finish().await;
+}
+
+/// What pods ask for that a user cannot always give, each of which works.
+const WISHES: [(&str, &str, &str, &str); 7] = [
+    (
+        "privileged",
+        "test -c /dev/null && test -c /dev/zero && echo yes",
+        "",
+        "securityContext: {privileged: true}",
+    ),
+    (
+        "read-only",
+        "touch /x 2>&1; touch /tmp/x 2>&1; echo yes > /dev/shm/x; cat /dev/shm/x",
+        "",
+        "securityContext: {readOnlyRootFilesystem: true}",
+    ),
+    ("terminal", "test -t 0 && tty && echo yes", "", "tty: true"),
+    ("ipc", "ls /dev/shm > /dev/null && echo yes", "  hostIPC: true", ""),
+    (
+        "filtered",
+        "grep -q 'Seccomp:.*2' /proc/self/status && ! unshare -n true 2>&1 && echo yes",
+        "",
+        "securityContext: {seccompProfile: {type: RuntimeDefault}}",
+    ),
+    (
+        "bare",
+        "grep CapEff /proc/self/status; kill -0 1 && echo yes",
+        "",
+        "securityContext: {capabilities: {drop: [ALL]}, allowPrivilegeEscalation: false}",
+    ),
+    (
+        "group",
+        "id -G; echo yes",
+        "  securityContext: {supplementalGroups: [5555]}",
+        "",
+    ),
+];
+
+#[tokio::test]
+async fn what_pods_ask_for_they_get_and_roots_are_copied_where_nothing_can_be_mounted() {
+    own_mounts();
+    let mut home = Home::new("wishes", 5).await;
+    // No overlay is written to through another one.
+    let own = home.folder.join("home");
+    for name in ["upper", "work"] {
+        let folder = home.folder.join(name);
+        std::fs::create_dir(&folder).unwrap();
+        chown(&folder, Some(home.uid), Some(home.uid)).unwrap();
+    }
+    let (lower, upper, work) = (&own, home.folder.join("upper"), home.folder.join("work"));
+    let options = format!(
+        "lowerdir={},upperdir={},workdir={}",
+        lower.display(),
+        upper.display(),
+        work.display()
+    );
+    done(&[
+        "mount",
+        "-t",
+        "overlay",
+        "overlay",
+        "-o",
+        &options,
+        &own.display().to_string(),
+    ]);
+    home.edge.start();
+    for (name, script, pod, container) in WISHES {
+        let root = "securityContext: {";
+        let (mut pod, mut container) = (pod.to_owned(), format!("    {container}"));
+        if pod.contains(root) {
+            pod = pod.replace(root, "securityContext: {runAsUser: 0, ");
+        } else if container.contains(root) {
+            container = container.replace(root, "securityContext: {runAsUser: 0, ");
+        } else {
+            container += "\n    securityContext: {runAsUser: 0}";
+        }
+        home.pod(name, script, &pod, container.trim_end_matches("    "));
+    }
+    for (name, ..) in WISHES {
+        let code = home.ended(name).await;
+        let said = home.logs(name);
+        assert!(code == 0 && said.trim().ends_with("yes"), "{name}: {code}: {said}");
+    }
+    let said = home.logs("read-only");
+    assert!(said.contains("touch: /x: Read-only file system"), "{said}");
+    assert!(home.logs("bare").contains("CapEff:\t0000000000000000"));
+    let log = std::fs::read_to_string(home.edge.config.with_extension("log")).unwrap();
+    assert!(log.contains("every container costs a copy of its image"), "{log}");
+    home.without_pods().await;
+    home.edge.stop().await;
+    done(&["umount", "-l", &own.display().to_string()]);
+    let folder = home.folder.clone();
+    drop(home);
+    std::fs::remove_dir_all(folder).unwrap();
 }
 
 /// In a mount namespace of its own: a user with ranges.
@@ -296,23 +271,24 @@ fn give_ranges(folder: &Path, uid: u32) {
     let accounts = std::fs::read_to_string("/etc/passwd").unwrap();
     std::fs::write("/etc/passwd", format!("{accounts}eh:x:{uid}:{uid}::/:/bin/sh\n")).unwrap();
     for file in ["/etc/subuid", "/etc/subgid"] {
-        std::fs::write(file, format!("eh:{RANGE}\n")).unwrap();
+        std::fs::write(file, format!("eh:{}:{RANGE_COUNT}\n", range(uid))).unwrap();
     }
 }
 
 #[tokio::test]
 async fn with_ranges_containers_have_users_of_their_own() {
     let etc = tempfile::tempdir().unwrap();
-    give_ranges(etc.path(), UID_MIN + 2);
-    let mut home = Home::new("ranges", 2, &[]).await;
+    give_ranges(etc.path(), uid(2));
+    let mut home = Home::new("ranges", 2).await;
     home.edge.start();
     home.kubectl.apply(OBJECTS);
-    let script = "id -u; id -g; id -G; touch /e/mine; ls -ln /e/mine; touch /x; grep CapEff /proc/self/status; \
+    let script = "id -u; id -g; id -G; touch /e/mine; ls -ln /e/mine; touch /x 2>&1; grep CapEff /proc/self/status; \
                   touch /e/ready; sleep 1000";
     let user = VOLUMES.replace("runAsUser: 0", "runAsUser: 1000, runAsGroup: 1001");
     home.pod("other", script, &user, MOUNTS);
     home.ready("other").await;
-    let said = home.logs("other");
+    let said = async || Some(home.logs("other")).filter(|said| said.contains("CapEff"));
+    let said = eventually("it says who it is", said).await;
     let words: Vec<_> = said.split_whitespace().collect();
     assert_eq!(&words[..4], ["1000", "1001", "1001", "77"], "{said}");
     assert!(said.contains("1000     77"), "{said}");
@@ -323,8 +299,14 @@ async fn with_ranges_containers_have_users_of_their_own() {
     };
     assert_eq!(
         std::fs::metadata(format!("/proc/{process}")).unwrap().uid(),
-        2_000_000 + 999
+        range(home.uid) + 999
     );
+    // Files are their owners', where these are there.
+    let image = home.import_owned();
+    let show = "stat -c '%u %g %a' /srv/owned /srv/far; cat /srv/owned; test ! -e /etc/group";
+    home.image_pod("owned", &image, show, "  securityContext: {runAsUser: 0}", "");
+    assert_eq!(home.ended("owned").await, 0);
+    assert_eq!(home.logs("owned"), "33 33 600\n0 0 600\nowned");
     home.edge.kill();
     home.edge.start();
     home.ready("other").await;
@@ -342,15 +324,14 @@ async fn pods_have_cgroups_where_one_is_delegated() {
     let top = PathBuf::from(format!("/sys/fs/cgroup/eh-{}-rl", mark()));
     let own = top.join("user");
     std::fs::create_dir_all(&own).unwrap();
-    let (uid, procs) = (UID_MIN + number, own.join("cgroup.procs"));
+    let (uid, procs) = (uid(number), own.join("cgroup.procs"));
     for path in [&own, &procs, &own.join("cgroup.subtree_control")] {
         chown(path, Some(uid), Some(uid)).unwrap();
     }
     // Moving into it takes the right to change what is above both.
     let enter = format!("echo $$ > {}; exec \"$@\"", procs.display());
     let words = ["sh", "-c", &enter, "sh"];
-    let home = Home::new("cgroup", number, &[]).await;
-    let mut home = home;
+    let mut home = Home::new("cgroup", number).await;
     let mut command: Vec<OsString> = words.iter().map(OsString::from).collect();
     command.extend(as_user(&home.folder.join("home"), uid));
     command.push(home.folder.join("edgecore").into());
@@ -432,7 +413,7 @@ fn containerd_is_not_for_a_user() {
     if std::fs::hard_link(program("edgecore"), &own).is_err() {
         std::fs::copy(program("edgecore"), &own).unwrap();
     }
-    let words = as_user(folder.path(), UID_MIN);
+    let words = as_user(folder.path(), uid(0));
     let output = Command::new(&words[0])
         .args(&words[1..])
         .arg(&own)

@@ -49,7 +49,7 @@ pub(super) fn make() -> Result<Vec<String>, RootlessError> {
     let trouble = helper.map_or_else(|| Some(without_ranges(&user)), |helper| helper.map().err());
     let mut notes = Vec::new();
     if let Some(trouble) = trouble {
-        alone(&user).map_err(RootlessError::Make)?;
+        alone(&user).map_err(Refusal::of)?;
         notes.push(format!(
             "{trouble}: only this user is there in containers; those that run as another one are refused, and all files of \
              images belong to it"
