@@ -171,7 +171,24 @@ class Footprint:
             anonymous.append(after.total().anonymous)
         if len(anonymous) > 1:
             each = (anonymous[-1] - anonymous[0]) / (self.how.nodes[-1] - self.how.nodes[0])
-            self.figures.add("cloud core, each node more", f"{number(each)} KiB, its objects included", (each, 40))
+            self.figures.add("cloud core, each node more", f"{number(each)} KiB, its objects and their history included")
+        for process in started:
+            process.end(signal.SIGTERM)
+        self.beside_objects(self.how.nodes[-1])
+
+    def beside_objects(self, count):
+        """What a connected node takes when its objects are counted before: of a cloud core that knows all of them."""
+        begun = self.cloud.restart()
+        # Not for longer: nodes that stay silent become Unknown, which would be written, and make new versions.
+        time.sleep(self.how.step_s)
+        before = self.place.look(self.cloud.process.pid).total()
+        self.figures.add(f"cloud core, {count} nodes known, none connected",
+                         f"{mib(before.pss)} PSS, {mib(before.rss)} RSS: {mib(before.anonymous)} anonymous")
+        started = [self.run_light(f"light-{index}") for index in range(count)]
+        until(f"{count} nodes are connected", lambda: self.cloud.said("session up", begun) >= count)
+        after = self.measure(f"cloud core, {count} nodes known, all connected", self.cloud.process.pid)
+        each = (after.total().anonymous - before.anonymous) / count
+        self.figures.add("cloud core, each connected node, beside its objects", f"{number(each)} KiB", (each, 40))
         for process in started:
             process.end(signal.SIGTERM)
 
@@ -180,6 +197,10 @@ class Footprint:
         token = self.folder / f"{name}.token"
         token.write_text(self.cloud.token(name))
         run(self.programs["edgecore"], "--config", config, "join", f"https://127.0.0.1:{API_PORT}", "--token-file", token)
+        return self.run_light(name)
+
+    def run_light(self, name):
+        config = self.folder / f"{name}.toml"
         return Process(self.folder / f"{name}.log", self.programs["edgecore"], "--config", config, "run")
 
 

@@ -140,9 +140,24 @@ class Cloud:
         self.config = folder / "cloudcore.toml"
         self.config.write_text(f'data = "{self.folder}"\napi = "0.0.0.0:{API_PORT}"\nhub = "0.0.0.0:{HUB_PORT}"\n'
                                f"hosts = {json.dumps(hosts)}\n")
-        self.process = Process(folder / "cloudcore.log", program, "--config", self.config, "serve")
+        self.log = folder / "cloudcore.log"
         self.kubeconfig = self.folder / "admin.kubeconfig"
+        self.start()
+
+    def start(self):
+        self.process = Process(self.log, self.program, "--config", self.config, "serve")
         until("the cloud core answers", self.answers)
+
+    def restart(self):
+        """Stops it in good order and starts it again; returns where its log goes on."""
+        self.process.end(signal.SIGTERM)
+        end = self.log.stat().st_size
+        self.start()
+        return end
+
+    def said(self, words, since):
+        """How often it said so in its log since a place of it."""
+        return self.log.read_bytes()[since:].count(words.encode())
 
     def answers(self):
         done = subprocess.run([self.program, "--config", self.config, "token", "list"], capture_output=True)
