@@ -6,7 +6,7 @@
 //! process.
 //!
 //! What was mounted in there is seen in there only, and pods outlive the edge core that started them. So the next one joins
-//! the namespaces of a shim that lives ([`crate::runtime::embedded::living`]), which the kernel allows to the user that made
+//! the namespaces of a shim that lives (`runtime::embedded::living`), which the kernel allows to the user that made
 //! them. Where nothing lives the namespaces are gone, with all that was mounted: for pods that is a reboot.
 //! `docs/decisions/0018-rootless.md` has what was left out and why.
 
