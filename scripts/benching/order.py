@@ -1,4 +1,4 @@
-"""Which functions of the edge core belong together in its file: what an idle one calls first, then what running pods take.
+"""Which functions of the edge core belong together in its file.
 
 The kernel maps a program's pages by sixteen around each that is used, so that functions in use that are spread over all of
 the program take most of it into memory. The result is a linker script with the names of the functions' sections.
@@ -17,9 +17,9 @@ from .site import Cloud, Containerd, Edge, Link, run
 from .wait import until
 
 HEAD = """\
-/* Which functions lie together in the edge core, so that the pages in use are few: those that an idle one calls, then those
-   that running pods and their probes take. Made by `scripts/bench order`; what differs from build to build in a name is a
-   star. */
+/* Which functions lie together in the edge core, so that the pages in use are few: those that an idle one calls each
+   minute, those that it calls now and then, and those that running pods and their probes take. Made by
+   `scripts/bench order`; what differs from build to build in a name is a star. */
 SECTIONS {
     .text.used : { *(
 """
@@ -51,7 +51,9 @@ class Order:
         for edge in self.edges:
             until(f"{edge.name} is connected", edge.connected)
         time.sleep(self.how.settle_s)
-        patterns = self.patterns(self.how.idle_s)
+        # What every minute takes, what happens once in a while, and what pods take.
+        patterns = self.patterns(self.how.minute_s)
+        patterns |= self.patterns(self.how.idle_s)
         self.run_pods()
         # What it took to make them is not called again.
         time.sleep(self.how.settle_s)

@@ -18,6 +18,9 @@ use crate::shell::Shell;
 /// How long anything may take: twice an edge core's longest wait between attempts to reach the cloud.
 pub const DEADLINE: Duration = Duration::from_secs(120);
 
+/// Of a log that is shown.
+const LAST_LINES: usize = 40;
+
 /// How often a condition is looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -119,6 +122,15 @@ impl CloudCore {
 
     pub fn pid(&self) -> u32 {
         self.process.as_ref().expect("the cloud core runs").id()
+    }
+
+    /// The last of what it wrote to its log, for whoever looks into a failure.
+    pub fn last_words(&self) -> String {
+        let log = std::fs::read(self.folder.with_extension("log")).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let mut lines: Vec<_> = log.lines().rev().take(LAST_LINES).collect();
+        lines.reverse();
+        lines.join("\n")
     }
 
     /// Runs `cloudcore` with arguments on this folder, and returns what it says.

@@ -198,6 +198,7 @@ impl Drop for Site {
         let seen = self.kubectl.output(&["get", "nodes,pods", "-o", "wide"]);
         let printed = [seen.stdout, seen.stderr].concat();
         eprintln!("the cloud, as kubectl sees it:\n{}", String::from_utf8_lossy(&printed));
+        eprintln!("the last of its log:\n{}", self.cloud.last_words());
     }
 }
 
