@@ -93,6 +93,9 @@ fn main() -> ExitCode {
         Err(error) => return command_line::failed(NAME, &error.into(), CONFIG),
     };
     // Before there is a second thread.
+    if matches!(args.command, Command::Run) {
+        rootless::leave_keys();
+    }
     let found = match args.command {
         Command::Run | Command::Image(_) => match rootless::enter(&mut loaded.config) {
             Ok(()) => None,

@@ -94,13 +94,18 @@ impl<R: Runtime> Reporting<R> {
         // Looks for which there was no reason but the time.
         let mut idle = 0_u32;
         let mut whole = true;
+        let mut rests = false;
         loop {
             if whole {
                 looks.said = None;
                 looks.version = None;
             }
             self.look(&mut looks).await;
-            whole = true;
+            // Nothing happened for a minute, so most of what did is over for good, and so is this look.
+            if rests && let Err(error) = pages::give_back() {
+                tracing::debug!(%error, "keeping the program's pages");
+            }
+            (whole, rests) = (true, false);
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 // Whoever sends these lives as long as this does, or ends the process.
@@ -109,11 +114,7 @@ impl<R: Runtime> Reporting<R> {
                 changed = told(&mut link) => if changed.is_err() { stop.cancelled().await },
                 () = clock.sleep_until(Some(mono() + LOOK)) => {
                     idle = (idle + 1) % LOOKS_WHOLE;
-                    whole = idle == 0;
-                    // Nothing happened for a minute, so most of what did is over for good.
-                    if let Err(error) = pages::give_back() {
-                        tracing::debug!(%error, "keeping the program's pages");
-                    }
+                    (whole, rests) = (idle == 0, true);
                 }
             }
         }

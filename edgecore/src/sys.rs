@@ -311,6 +311,19 @@ pub(crate) fn loopback_up() -> io::Result<()> {
     check(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCSIFFLAGS, &raw mut request) }).map(drop)
 }
 
+/// Gives the calling thread, and what it starts, an empty session keyring: keys of whoever started it are out of reach.
+pub(crate) fn own_keyring() -> io::Result<()> {
+    const JOIN_SESSION_KEYRING: libc::c_long = 1;
+    let unnamed = std::ptr::null::<libc::c_char>();
+    // SAFETY: without a name the kernel reads nothing.
+    let joined = unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, unnamed) };
+    if joined < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
 /// Whether the kernel takes programs that say which system calls may be made.
 pub(crate) fn takes_filters() -> bool {
     const SECCOMP_GET_ACTION_AVAIL: libc::c_uint = 2;
@@ -385,4 +398,29 @@ pub(crate) fn raw_call_x86(number: u32, first: u32) -> Result<u32, i32> {
     let low = i32::try_from(result & 0xffff_ffff).or_else(|_| i32::try_from((result & 0xffff_ffff) - (1 << 32)));
     let result = low.expect("32 bits");
     u32::try_from(result).map_err(|_| -result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// This thread's session keyring; `None` where the kernel has none.
+    fn keyring() -> Option<usize> {
+        const GET_KEYRING_ID: usize = 0;
+        const SESSION: usize = (-3_isize).cast_unsigned();
+        let number = u32::try_from(libc::SYS_keyctl).unwrap();
+        raw_call(number, &[GET_KEYRING_ID, SESSION, 0]).ok()
+    }
+
+    #[test]
+    fn keys_of_who_started_it_are_left_behind() {
+        let before = keyring();
+        let own = || own_keyring().ok().and_then(|()| keyring());
+        let (first, second) = std::thread::spawn(move || (own(), own())).join().unwrap();
+        // Under an emulator there are none.
+        if before.is_some() {
+            assert!(first.is_some() && second.is_some());
+            assert!(first != before && second != before && first != second);
+        }
+    }
 }

@@ -42,7 +42,7 @@ with tarfile.open(fileobj=layer, mode="w") as archive:
         add(archive, name, type=tarfile.SYMTYPE, linkname=target)
     for name, owner in OWNERS.items():
         number = int(owner)
-        add(archive, name, uid=number, gid=number, mode=0o600, pax_headers=ROOTS, content=b"owned\n")
+        add(archive, name, uid=number, gid=number, mode=0o6600, pax_headers=ROOTS, content=b"owned\n")
 
 found = json.loads(files["index.json"])["manifests"][0]
 while "index" in found["mediaType"] or "list" in found["mediaType"]:

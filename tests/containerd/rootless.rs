@@ -306,7 +306,7 @@ async fn with_ranges_containers_have_users_of_their_own() {
     let show = "stat -c '%u %g %a' /srv/owned /srv/far; cat /srv/owned; test ! -e /etc/group";
     home.image_pod("owned", &image, show, "  securityContext: {runAsUser: 0}", "");
     assert_eq!(home.ended("owned").await, 0);
-    assert_eq!(home.logs("owned"), "33 33 600\n0 0 600\nowned");
+    assert_eq!(home.logs("owned"), "33 33 6600\n0 0 600\nowned");
     home.edge.kill();
     home.edge.start();
     home.ready("other").await;

@@ -17,11 +17,31 @@ pub struct Places {
     pub run: PathBuf,
 }
 
+/// As the accounts of this machine have it: a service may be started without the variable.
+fn home() -> Option<OsString> {
+    let uid = rustix::process::getuid().as_raw();
+    let accounts = std::fs::read_to_string("/etc/passwd").ok()?;
+    home_of(&accounts, uid)
+}
+
+fn home_of(accounts: &str, uid: u32) -> Option<OsString> {
+    let mut lines = accounts.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let account = lines.find(|fields| fields.get(2) == Some(&uid.to_string().as_str()))?;
+    account
+        .get(5)
+        .filter(|home| !home.is_empty())
+        .map(|home| (*home).into())
+}
+
 impl Places {
     /// Those of whoever runs this; `None` for root, and for who has no home.
     pub fn own() -> Option<Self> {
         let is_root = rustix::process::geteuid().is_root();
-        (!is_root).then(|| Self::of(|name| std::env::var_os(name), daemon::clock::boot_id()))?
+        let variable = |name: &str| {
+            let found = std::env::var_os(name).filter(|value| !value.is_empty());
+            found.or_else(|| (name == "HOME").then(home)?)
+        };
+        (!is_root).then(|| Self::of(variable, daemon::clock::boot_id()))?
     }
 
     /// As the environment has it.
@@ -106,6 +126,15 @@ mod tests {
         assert_eq!(of(&[]), None);
         assert_eq!(places.table()["data"].as_str(), places.data.to_str());
         assert_eq!(places.table().len(), 3);
+    }
+
+    #[test]
+    fn a_home_is_found_without_its_variable() {
+        let accounts = "root:x:0:0:root:/root:/bin/bash\nbroken:x:7\nu:x:1000:1000::/home/u:/bin/sh\nnone:x:8:8::: \n";
+        assert_eq!(home_of(accounts, 1000), Some("/home/u".into()));
+        for nobody in [7, 8, 9] {
+            assert_eq!(home_of(accounts, nobody), None, "{nobody}");
+        }
     }
 
     #[test]

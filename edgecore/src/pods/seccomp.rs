@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use proto::value::Value;
@@ -69,7 +70,7 @@ pub fn resolve(asked: Asked, folder: &Path) -> Result<Seccomp, ProfileError> {
     let file = folder.join(name);
     let path = file.display().to_string();
     let mut json = Vec::new();
-    let read = File::open(&file).and_then(|file| file.take(PROFILE_BYTES_MAX + 1).read_to_end(&mut json));
+    let read = open(&file).and_then(|file| file.take(PROFILE_BYTES_MAX + 1).read_to_end(&mut json));
     match read {
         Err(source) => Err(ProfileError::Read { path, source }),
         Ok(length) if u64::try_from(length).is_ok_and(|length| length > PROFILE_BYTES_MAX) => {
@@ -79,6 +80,16 @@ pub fn resolve(asked: Asked, folder: &Path) -> Result<Seccomp, ProfileError> {
             Ok(profile) => Ok(Seccomp::Profile(Box::new(profile))),
             Err(source) => Err(ProfileError::Profile { path, source }),
         },
+    }
+}
+
+/// Of a pipe nobody may ever write the other end.
+fn open(path: &Path) -> io::Result<File> {
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::other("it is no file"))
     }
 }
 
@@ -128,5 +139,13 @@ mod tests {
         refused(&["larger than 1048576"]);
         std::fs::write(&path, "{}").unwrap();
         refused(&["compiling the seccomp profile", "defaultAction"]);
+        // What is no file may never end, and never begin.
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        refused(&["it is no file"]);
+        std::fs::remove_dir(&path).unwrap();
+        let mode = rustix::fs::Mode::RUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        refused(&["it is no file"]);
     }
 }

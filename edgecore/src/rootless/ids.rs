@@ -72,6 +72,22 @@ pub(super) fn ranges(text: &str, user: &str, uid: u32) -> Vec<(u32, u32)> {
     lines.take(RANGES_MAX).collect()
 }
 
+/// The first range of the usual size that no line of files such as `/etc/subuid` has a part of: what to give to a user.
+pub(super) fn free(texts: &[String]) -> Range<u32> {
+    const FIRST: u32 = 100_000;
+    const COUNT: u32 = 65_536;
+    let lines = texts.iter().flat_map(|text| text.lines());
+    let ends = lines.filter_map(|line| {
+        let mut fields = line.trim().split(':').skip(1);
+        let (first, count): (u32, u32) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        first.checked_add(count)
+    });
+    // Behind the last one, if there is room there.
+    let first = ends.max().unwrap_or(FIRST).max(FIRST);
+    let first = if first < u32::MAX - COUNT { first } else { FIRST };
+    first..first + COUNT
+}
+
 /// What is to be mapped: this user as 0, then its ranges, each as inside, outside, count.
 pub(super) fn map(own: u32, ranges: &[(u32, u32)]) -> Vec<[u32; 3]> {
     let mut all = vec![[0, own, 1]];
@@ -84,6 +100,24 @@ pub(super) fn map(own: u32, ranges: &[(u32, u32)]) -> Vec<[u32; 3]> {
         }
     }
     all
+}
+
+#[cfg(test)]
+mod free_tests {
+    use super::free;
+
+    #[test]
+    fn a_range_that_is_advised_is_nobodys() {
+        let check = |texts: &[&str], first: u32| {
+            let texts: Vec<_> = texts.iter().map(|text| (*text).to_owned()).collect();
+            assert_eq!(free(&texts), first..first + 65_536, "{texts:?}");
+        };
+        check(&[], 100_000);
+        check(&["a:1000:10\n", "nonsense\nb:x:1\n"], 100_000);
+        check(&["a:100000:65536\n", ""], 165_536);
+        check(&["a:100000:65536\nb:300000:5\n", "a:100000:65536\n"], 300_005);
+        check(&["a:100000:65536\n", "c:231072:65536\n"], 296_608);
+    }
 }
 
 #[cfg(test)]

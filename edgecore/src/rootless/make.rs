@@ -6,12 +6,13 @@
 
 use std::fs::{File, read_to_string};
 use std::io::{self, Read as _, Write as _};
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, WaitOptions, getgid, getpid, getuid, waitpid};
 
-use super::ids::{map, ranges};
+use super::ids::{free, map, ranges};
 use super::{Refusal, RootlessError, own_mounts};
 use crate::sys;
 
@@ -61,9 +62,12 @@ pub(super) fn make() -> Result<Vec<String>, RootlessError> {
 
 fn without_ranges(user: &User) -> String {
     let name = &user.name;
+    let known = ["/etc/subuid", "/etc/subgid"].map(|file| read_to_string(file).unwrap_or_default());
+    let Range { start, end } = free(&known);
+    let range = format!("{start}-{}", end - 1);
     format!(
-        "{name} has no range in /etc/subuid and /etc/subgid (usermod --add-subuids 100000-165535 --add-subgids 100000-165535 \
-         {name}, and start again once no pod runs)"
+        "{name} has no range in /etc/subuid and /etc/subgid (usermod --add-subuids {range} --add-subgids {range} {name}, and \
+         start again once no pod runs)"
     )
 }
 

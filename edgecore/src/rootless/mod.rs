@@ -61,6 +61,17 @@ pub fn is_needed() -> bool {
     }
 }
 
+/// Leaves the keys of whoever started this process behind: containers are not to find them. A kernel without keys has none
+/// to find. There must be no second thread.
+pub fn leave_keys() {
+    match sys::own_keyring() {
+        Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => {
+            tracing::warn!(%error, "containers can reach the keys of the session that the edge core was started in");
+        }
+        _ => {}
+    }
+}
+
 /// Goes into the namespaces of this node where that is needed, and fits the configuration to them. There must be no
 /// second thread.
 pub fn enter(config: &mut Config) -> Result<(), RootlessError> {
@@ -78,6 +89,8 @@ pub fn enter(config: &mut Config) -> Result<(), RootlessError> {
     let here = std::env::current_dir();
     let delegated = delegation::find();
     user::forget_other_boots(&config.run);
+    // Others may enter the folders above it, and who starts with a umask of its own would let them in.
+    let _ = daemon::files::private_folder(&config.logs);
     let mut notes = match living(&config.run) {
         Some(living) => {
             join(&living).map_err(RootlessError::Join)?;

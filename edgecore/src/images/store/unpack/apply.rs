@@ -26,6 +26,8 @@ use crate::images::tar::read::{Kind, Member, Reader};
 pub(super) const FOLDER_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 const COPY_BYTES: usize = 64 * 1024;
+/// Of a mode: runs as its owner, as its group.
+const SET_IDS: u32 = 0o6000;
 
 const GONE: &[u8] = b".wh.";
 const ALL_GONE: &[u8] = b".wh..wh..opq";
@@ -346,16 +348,21 @@ impl Work<'_> {
         let bad = |_| Trouble::Bad("its owner is no user".into());
         let owner = id(member.owner).map(Uid::from_raw).map_err(bad)?;
         let group = id(member.group).map(Gid::from_raw).map_err(bad)?;
+        let mut mode = member.mode;
         match rustix::fs::chownat(at, name, Some(owner), Some(group), AtFlags::SYMLINK_NOFOLLOW) {
             // All is this user's own: who is root in its user namespace. The second is said of who is not in that.
-            Err(Errno::PERM | Errno::INVAL) if !is_root() => self.applied.left_out += 1,
+            Err(Errno::PERM | Errno::INVAL) if !is_root() => {
+                self.applied.left_out += 1;
+                // It would give the rights of this user instead of those of the one it belongs to.
+                mode &= !SET_IDS;
+            }
             owned => owned?,
         }
         for (key, value) in &member.attributes {
             self.attribute(at, name, key, value)?;
         }
         if member.kind != Kind::Symlink {
-            rustix::fs::chmodat(at, name, Mode::from_raw_mode(member.mode), AtFlags::empty())?;
+            rustix::fs::chmodat(at, name, Mode::from_raw_mode(mode), AtFlags::empty())?;
         }
         if member.kind != Kind::Folder {
             rustix::fs::utimensat(at, name, &stamps(member.modified), AtFlags::SYMLINK_NOFOLLOW)?;

@@ -53,6 +53,8 @@ impl Program {
 
     /// Becomes the container's user, in its folder, with what it may do and nothing else.
     pub(super) fn prepare(&self) -> Result<(), String> {
+        // Where it gets none (too many of this user's, for one), it has that of its pod or its edge core, which is as empty.
+        let _ = sys::own_keyring();
         let folder = &self.process.cwd;
         let early = rustix::process::chdir(folder);
         self.set_user().map_err(during("becoming its user"))?;

@@ -103,6 +103,7 @@ impl Shim {
     fn set_up(data: PathBuf, run: PathBuf, cgroup: &str) -> io::Result<Self> {
         // Not in the session of whoever started it; fails where it leads one already.
         let _ = rustix::process::setsid();
+        let _ = sys::own_keyring();
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         std::env::set_current_dir(&run)?;
         let lock = File::options().create(true).truncate(false).write(true).open(LOCK)?;
