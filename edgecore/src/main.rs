@@ -1,6 +1,6 @@
 //! `edgecore`: the command line; wiring only.
 
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -93,9 +93,7 @@ fn main() -> ExitCode {
         Err(error) => return command_line::failed(NAME, &error.into(), CONFIG),
     };
     // Before there is a second thread.
-    if matches!(args.command, Command::Run) {
-        rootless::leave_keys();
-    }
+    let keys_left = rootless::leave_keys();
     let found = match args.command {
         Command::Run | Command::Image(_) => match rootless::enter(&mut loaded.config) {
             Ok(()) => None,
@@ -109,12 +107,17 @@ fn main() -> ExitCode {
         .max_blocking_threads(BLOCKING_THREADS_MAX)
         .build()
         .context("starting the runtime");
-    let ended = reactor.and_then(|reactor| reactor.block_on(carry_out(args.command, loaded, found)));
+    let ended = reactor.and_then(|reactor| reactor.block_on(carry_out(args.command, loaded, found, keys_left)));
     ended.unwrap_or_else(|error| command_line::failed(NAME, &error, 1))
 }
 
 #[expect(clippy::print_stdout, reason = "the command line speaks to people")]
-async fn carry_out(command: Command, loaded: Loaded<Config>, found: Option<Found>) -> anyhow::Result<ExitCode> {
+async fn carry_out(
+    command: Command,
+    loaded: Loaded<Config>,
+    found: Option<Found>,
+    keys_left: io::Result<()>,
+) -> anyhow::Result<ExitCode> {
     rustls::crypto::ring::default_provider()
         .install_default()
         .map_err(|_| anyhow::anyhow!("the TLS provider is installed twice"))?;
@@ -139,6 +142,9 @@ async fn carry_out(command: Command, loaded: Loaded<Config>, found: Option<Found
         Command::Run => {
             daemon::logging::init(loaded.config.log)?;
             loaded.warn();
+            if let Err(error) = keys_left {
+                tracing::warn!(%error, "containers can reach the keys of the session that the edge core was started in");
+            }
             run::run(loaded.config, asked_to_end()?).await?;
         }
         Command::Status { json } => {
@@ -191,7 +197,7 @@ fn token(file: Option<PathBuf>) -> anyhow::Result<JoinToken> {
         }
         None => {
             let mut text = String::new();
-            std::io::stdin()
+            io::stdin()
                 .read_to_string(&mut text)
                 .context("reading the token from standard input")?;
             text

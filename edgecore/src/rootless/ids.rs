@@ -72,7 +72,8 @@ pub(super) fn ranges(text: &str, user: &str, uid: u32) -> Vec<(u32, u32)> {
     lines.take(RANGES_MAX).collect()
 }
 
-/// The first range of the usual size that no line of files such as `/etc/subuid` has a part of: what to give to a user.
+/// The first range of the usual size that no line of files such as `/etc/subuid` has a part of: what to give to a user. The
+/// usual one where there is no room behind the last.
 pub(super) fn free(texts: &[String]) -> Range<u32> {
     const FIRST: u32 = 100_000;
     const COUNT: u32 = 65_536;
@@ -82,7 +83,6 @@ pub(super) fn free(texts: &[String]) -> Range<u32> {
         let (first, count): (u32, u32) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
         first.checked_add(count)
     });
-    // Behind the last one, if there is room there.
     let first = ends.max().unwrap_or(FIRST).max(FIRST);
     let first = if first < u32::MAX - COUNT { first } else { FIRST };
     first..first + COUNT
@@ -100,24 +100,6 @@ pub(super) fn map(own: u32, ranges: &[(u32, u32)]) -> Vec<[u32; 3]> {
         }
     }
     all
-}
-
-#[cfg(test)]
-mod free_tests {
-    use super::free;
-
-    #[test]
-    fn a_range_that_is_advised_is_nobodys() {
-        let check = |texts: &[&str], first: u32| {
-            let texts: Vec<_> = texts.iter().map(|text| (*text).to_owned()).collect();
-            assert_eq!(free(&texts), first..first + 65_536, "{texts:?}");
-        };
-        check(&[], 100_000);
-        check(&["a:1000:10\n", "nonsense\nb:x:1\n"], 100_000);
-        check(&["a:100000:65536\n", ""], 165_536);
-        check(&["a:100000:65536\nb:300000:5\n", "a:100000:65536\n"], 300_005);
-        check(&["a:100000:65536\n", "c:231072:65536\n"], 296_608);
-    }
 }
 
 #[cfg(test)]
@@ -152,5 +134,18 @@ mod tests {
         // There are no more numbers than these.
         let most = map(1000, &[(100_000, u32::MAX - 200_000), (5, u32::MAX - 10)]);
         assert_eq!(most[2], [u32::MAX - 199_999, 5, 199_999]);
+    }
+
+    #[test]
+    fn a_range_that_is_advised_is_nobodys() {
+        let check = |texts: &[&str], first: u32| {
+            let texts: Vec<_> = texts.iter().map(|text| (*text).to_owned()).collect();
+            assert_eq!(free(&texts), first..first + 65_536, "{texts:?}");
+        };
+        check(&[], 100_000);
+        check(&["a:1000:10\n", "nonsense\nb:x:1\n"], 100_000);
+        check(&["a:100000:65536\n", ""], 165_536);
+        check(&["a:100000:65536\nb:300000:5\n", "a:100000:65536\n"], 300_005);
+        check(&["a:100000:65536\n", "c:231072:65536\n"], 296_608);
     }
 }

@@ -62,13 +62,11 @@ pub fn is_needed() -> bool {
 }
 
 /// Leaves the keys of whoever started this process behind: containers are not to find them. A kernel without keys has none
-/// to find. There must be no second thread.
-pub fn leave_keys() {
+/// to find. There must be no second thread, and so there is no log yet: an error is for whoever has one.
+pub fn leave_keys() -> io::Result<()> {
     match sys::own_keyring() {
-        Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => {
-            tracing::warn!(%error, "containers can reach the keys of the session that the edge core was started in");
-        }
-        _ => {}
+        Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => Err(error),
+        _ => Ok(()),
     }
 }
 
