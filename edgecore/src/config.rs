@@ -178,6 +178,11 @@ impl Configuration for Config {
 }
 
 impl Config {
+    /// Where the embedded runtime keeps what stays.
+    pub fn embedded(&self) -> PathBuf {
+        self.data.join("embedded")
+    }
+
     /// How the link behaves.
     pub fn link_settings(&self) -> Settings {
         let keep_alive = match (self.link.beat_s, self.link.metered) {

@@ -208,7 +208,7 @@ pub fn containerd_config(config: &Config) -> containerd::Config {
 /// The same for the runtime of our own.
 pub fn embedded_config(config: &Config) -> embedded::Config {
     embedded::Config {
-        data_dir: config.data.join("embedded"),
+        data_dir: config.embedded(),
         run_dir: config.run.clone(),
         cgroup_parent: config.pods.cgroup.clone(),
         cni: cni_config(config),

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, StatVfsMountFlags, access, statfs, statvfs};
@@ -23,6 +24,9 @@ const NO_UPPER: [(u64, &str); 11] = [
     (0x8584_58f6, "ramfs"),
 ];
 
+/// Of a folder's mode: whoever is not its owner may change what is in it.
+const OTHERS_WRITE: u32 = 0o022;
+
 /// A folder as it was found, or the one that it would be made in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
@@ -33,6 +37,8 @@ pub(super) struct Place {
     is_folder: bool,
     is_writable: bool,
     is_read_only: bool,
+    /// The bits of it that say what others may do.
+    mode: u32,
     /// `None` where nothing can be kept at all, as in /proc.
     room: Option<Room>,
     file_system: u64,
@@ -53,12 +59,14 @@ impl Place {
         // A relative path was made an absolute one when it was read; the root is always there.
         let found = path.ancestors().find(there).unwrap_or_else(|| Path::new("/"));
         let disk = statvfs(found)?;
+        let metadata = found.metadata()?;
         Ok(Self {
             path: path.to_owned(),
             found: found.to_owned(),
-            is_folder: found.metadata()?.is_dir(),
+            is_folder: metadata.is_dir(),
             is_writable: access(found, Access::WRITE_OK | Access::EXEC_OK).is_ok(),
             is_read_only: disk.f_flag.contains(StatVfsMountFlags::RDONLY),
+            mode: metadata.mode() & 0o7777,
             room: (disk.f_blocks > 0).then(|| Room {
                 folder: path.to_owned(),
                 bytes: disk.f_bavail.saturating_mul(disk.f_frsize),
@@ -103,7 +111,13 @@ impl Place {
             };
             return missing(short, "take away what is not needed, or give it a larger disk");
         }
-        if self.found == self.path {
+        if self.found == self.path && self.mode & OTHERS_WRITE != 0 {
+            let mode = self.mode;
+            Line::note(
+                what,
+                format!("{path} can be written by others than its owner (mode {mode:04o}): chmod go-w {path}"),
+            )
+        } else if self.found == self.path {
             Line::good(what, format!("{path} can be written"))
         } else {
             Line::good(what, format!("{path} will be made when it is needed"))
@@ -159,6 +173,7 @@ mod tests {
             is_folder: true,
             is_writable: true,
             is_read_only: false,
+            mode: 0o755,
             room: Some(room(1, 1)),
             file_system: 0xef53,
         }
@@ -177,6 +192,17 @@ mod tests {
         };
         check(&|_| {}, State::Good, &["/d/x can be written"]);
         check(&|place| place.found = "/d".into(), State::Good, &["/d/x will be made"]);
+        for mode in [0o775, 0o757, 0o1777] {
+            let words = [format!("(mode {mode:04o}): chmod go-w /d/x")];
+            let words = words.each_ref().map(String::as_str);
+            check(&|place| place.mode = mode, State::Note, &words);
+        }
+        // What is only passed through is made for nobody else.
+        check(
+            &|place| (place.found, place.mode) = ("/d".into(), 0o1777),
+            State::Good,
+            &["/d/x will be made"],
+        );
         check(
             &|place| place.is_folder = false,
             State::Missing,

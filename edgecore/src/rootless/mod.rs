@@ -89,7 +89,7 @@ pub fn enter(config: &mut Config) -> Result<(), RootlessError> {
     user::forget_other_boots(&config.run);
     // Others may enter the folders above it, and who starts with a umask of its own would let them in.
     let _ = daemon::files::private_folder(&config.logs);
-    let mut notes = match living(&config.run) {
+    let mut notes = match living(&config.embedded(), &config.run) {
         Some(living) => {
             join(&living).map_err(RootlessError::Join)?;
             Vec::new()

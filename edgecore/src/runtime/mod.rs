@@ -37,6 +37,13 @@ pub struct Labels {
     pub hash: u64,
 }
 
+impl Labels {
+    /// The pod as people call it.
+    pub fn pod_called(&self) -> String {
+        format!("{}/{}", self.namespace, self.pod_name)
+    }
+}
+
 /// The pod around its containers: what they share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sandbox {
@@ -140,8 +147,7 @@ pub struct Seen {
 impl Seen {
     /// For [`Named::new`].
     fn user(&self) -> (String, String) {
-        let Labels { namespace, pod_name, .. } = &self.labels;
-        (self.image.clone(), format!("{namespace}/{pod_name}"))
+        (self.image.clone(), self.labels.pod_called())
     }
 }
 

@@ -196,6 +196,29 @@ spec:
         pids.filter(ours).collect()
     }
 
+    /// Its edge core and every shim are killed, and the edge core is started again: the pod `lives`, whose process this is,
+    /// has another shim, in the pod's own user namespace: it can be looked into and ended.
+    pub(super) async fn loses_all_but(&mut self, process: u32) {
+        self.edge.kill();
+        for shim in self.processes("pod-shim") {
+            kill(shim);
+        }
+        self.has_shims(0).await;
+        self.edge.start();
+        self.has_shims(1).await;
+        self.ready("lives").await;
+        assert_eq!(self.processes("while :; do"), [process]);
+        let users = |pid: u32| std::fs::read_link(format!("/proc/{pid}/ns/user")).unwrap();
+        assert_eq!(users(self.edge.pid()), users(process));
+    }
+
+    async fn has_shims(&self, count: usize) {
+        eventually(&format!("it has {count} shims"), async || {
+            (self.processes("pod-shim").len() == count).then_some(())
+        })
+        .await;
+    }
+
     /// Everything was deleted: nothing may be left.
     pub(super) async fn finish(mut self) {
         self.without_pods().await;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use proto::object::Uid;
 
 /// In the run folder: a folder for each pod.
-pub(super) const RUN: &str = "shims";
+const RUN: &str = "shims";
 
 /// The two trees: one stays, one is emptied by a reboot.
 #[derive(Debug, Clone)]

@@ -2,15 +2,17 @@
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
+use proto::object::Uid;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::SocketFlags;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::process::{PidfdFlags, pidfd_open};
 
-use super::folders::RUN;
+use super::folders::Folders;
+use super::record::{self, Made};
 use super::{client, first};
 
 /// How long a shim that has a lot to do may take to be connected to.
@@ -24,14 +26,17 @@ pub(crate) enum Living {
     Container(OwnedFd),
 }
 
-/// A shim of those of a run folder, or else a container whose shim was killed.
-pub(crate) fn living(run: &Path) -> Option<Living> {
-    let pods = folders(&run.join(RUN));
-    let shim = pods.iter().find_map(|pod| shim(pod).ok());
+/// A shim of those below the runtime's two folders, or else a container whose shim was killed.
+pub(crate) fn living(data: &Path, run: &Path) -> Option<Living> {
+    let folders = Folders::new(data, run);
+    let pods = folders.pods();
+    let shim = pods.iter().find_map(|pod| shim(&folders.run(*pod)).ok());
     let container = || {
-        pods.iter()
-            .flat_map(|pod| folders(pod))
-            .find_map(|own| first::find(&own, ""))
+        let of_pod = |pod: Uid| folders.containers(pod).into_iter().map(move |id| (pod, id));
+        pods.iter().copied().flat_map(of_pod).find_map(|(pod, id)| {
+            let made = record::read::<Made>(&folders.container(pod, &id).join(record::MADE)).ok()??;
+            first::find(&folders.run(pod).join(&id), &made.cgroup)
+        })
     };
     shim.map(Living::Shim)
         .or_else(|| container().map(|(_, process)| Living::Container(process)))
@@ -53,11 +58,4 @@ fn shim(folder: &Path) -> io::Result<OwnedFd> {
     } else {
         Err(io::ErrorKind::ConnectionReset.into())
     }
-}
-
-fn folders(above: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(above).into_iter().flatten().flatten();
-    let mut folders: Vec<_> = entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
-    folders.sort();
-    folders
 }

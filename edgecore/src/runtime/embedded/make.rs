@@ -85,6 +85,7 @@ impl Maker {
         let (account, lost) = account.within(&self.machine).map_err(invalid)?;
         if !lost.is_empty() {
             tracing::warn!(
+                pod = %container.labels.pod_called(),
                 container = container.labels.container,
                 groups = ?lost,
                 "it is in no such group: this user may not bring it in (edgecore check)"

@@ -13,6 +13,7 @@ pub(in crate::runtime) fn kept<'a>(container: &'a Container, controllers: &BTree
         return Cow::Borrowed(container);
     }
     tracing::warn!(
+        pod = %container.labels.pod_called(),
         container = container.labels.container,
         controllers = lost.join(", "),
         "this machine does not keep its limits: edgecore check says what to do"

@@ -291,7 +291,8 @@ fn namespaces(input: &Input<'_>) -> Vec<Namespace> {
         all.push(namespace(NamespaceKind::Network, shared("net")));
         all.push(namespace(NamespaceKind::Uts, shared("uts")));
     }
-    if input.machine.unified_cgroups && !input.cgroup_parent.is_empty() {
+    // Where it has no cgroup of its own, what it sees of them ends at its edge core's.
+    if input.machine.unified_cgroups {
         all.push(namespace(NamespaceKind::Cgroup, None));
     }
     all
