@@ -8,4 +8,5 @@ mod disk;
 mod drive;
 mod pods;
 mod power;
+mod rootless;
 mod site;

@@ -14,7 +14,7 @@ pub(crate) const NODE: &str = "edge-1";
 pub(crate) const WEB: &str = "images.edgehold.dev/web:1";
 pub(crate) const RUNTIME: &str = "embedded";
 const CONFIG: &str = "/etc/edgehold/edgecore.toml";
-const ARCHIVE: &str = "/usr/share/edgehold/web.tar";
+pub(crate) const ARCHIVE: &str = "/usr/share/edgehold/web.tar";
 pub(crate) const DATA: &str = "/var/lib/edgehold/edge";
 
 pub(crate) struct Site {

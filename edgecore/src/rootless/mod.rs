@@ -18,7 +18,6 @@ mod refusal;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::AsFd as _;
 use std::path::Path;
 
 use rustix::thread::{CapabilitySet, ThreadNameSpaceType, capabilities, move_into_thread_name_spaces};
@@ -89,12 +88,10 @@ pub fn enter(config: &mut Config) -> Result<(), RootlessError> {
     user::forget_other_boots(&config.run);
     // Others may enter the folders above it, and who starts with a umask of its own would let them in.
     let _ = daemon::files::private_folder(&config.logs);
-    let mut notes = match living(&config.embedded(), &config.run) {
-        Some(living) => {
-            join(&living).map_err(RootlessError::Join)?;
-            Vec::new()
-        }
-        None => make::make()?,
+    let mut notes = if join_pods(config).map_err(RootlessError::Join)? {
+        Vec::new()
+    } else {
+        make::make()?
     };
     if let Ok(here) = here {
         let _ = std::env::set_current_dir(here);
@@ -111,16 +108,30 @@ pub fn enter(config: &mut Config) -> Result<(), RootlessError> {
     Ok(())
 }
 
+/// Goes to where the node's pods are; whether any are there. A process that is about to end may still answer, and has no
+/// namespaces any more: once it has ended, there is another one, or none.
+fn join_pods(config: &Config) -> io::Result<bool> {
+    while let Some(living) = living(&config.embedded(), &config.run) {
+        match join(&living) {
+            Ok(()) => return Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => living.ended()?,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(false)
+}
+
 fn join(living: &Living) -> io::Result<()> {
     sys::only_thread()?;
+    let process = living.process();
     match living {
-        Living::Shim(process) => {
+        Living::Shim(_) => {
             let both = ThreadNameSpaceType::USER | ThreadNameSpaceType::MOUNT;
-            Ok(move_into_thread_name_spaces(process.as_fd(), both)?)
+            Ok(move_into_thread_name_spaces(process, both)?)
         }
         // Its mounts are those of a container.
-        Living::Container(process) => {
-            move_into_thread_name_spaces(process.as_fd(), ThreadNameSpaceType::USER)?;
+        Living::Container(_) => {
+            move_into_thread_name_spaces(process, ThreadNameSpaceType::USER)?;
             sys::unshare(libc::CLONE_NEWNS)?;
             own_mounts()
         }

@@ -40,12 +40,15 @@ pub(super) fn find(own: &Path, cgroup: &str) -> Option<(u32, OwnedFd)> {
     is_it.then_some((number, handle))
 }
 
-/// When a process was started, by the machine's own count.
+/// When a process was started, by the machine's own count. One that ended and waits for its parent is none.
 fn started(number: &str) -> io::Result<String> {
     let text = std::fs::read_to_string(format!("/proc/{number}/stat"))?;
     // What it calls itself may be anything; it is in brackets. Counted from there, it is the twentieth.
-    let rest = text.rsplit_once(')').map(|(_, rest)| rest);
-    let word = rest.and_then(|rest| rest.split_whitespace().nth(19));
+    let rest = text.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let mut words = rest.split_whitespace();
+    let has_ended = |state: &str| ["Z", "X"].contains(&state);
+    let lives = words.next().is_some_and(|state| !has_ended(state));
+    let word = words.nth(18).filter(|_| lives);
     word.map(str::to_owned).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
@@ -69,6 +72,11 @@ mod tests {
         }
         write(own, pid, "").unwrap();
         child.kill().unwrap();
+        // It waits for its parent, which has not asked yet.
+        let ended = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+        let mut ended = [rustix::event::PollFd::new(&ended, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut ended, None).unwrap();
+        assert!(find(own, "").is_none());
         child.wait().unwrap();
         assert!(find(own, "").is_none());
         // With a cgroup nothing but the number is written, which earlier releases read.
