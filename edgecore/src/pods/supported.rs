@@ -388,6 +388,10 @@ fn meanings(spec: &Value, features: Features, out: &mut Vec<Refusal>) {
                     let path = format!("{path}.volumeMounts[{mount_at}].name");
                     refuse(out, path, format!("no volume is named {name:?}"));
                 }
+                if is_root(mount.text_at(&["mountPath"]).unwrap_or_default()) {
+                    let path = format!("{path}.volumeMounts[{mount_at}].mountPath");
+                    refuse(out, path, "is the container's root, which its image is; use a folder in it");
+                }
                 let sub_path = mount.text_at(&["subPath"]).unwrap_or_default();
                 if sub_path.starts_with('/') || sub_path.split('/').any(|part| part == "..") {
                     let path = format!("{path}.volumeMounts[{mount_at}].subPath");
@@ -396,6 +400,16 @@ fn meanings(spec: &Value, features: Features, out: &mut Vec<Refusal>) {
             }
         }
     }
+}
+
+/// Whether a path leads to where it begins, links left aside.
+fn is_root(path: &str) -> bool {
+    let depth = path.split('/').fold(0_usize, |depth, part| match part {
+        "" | "." => depth,
+        ".." => depth.saturating_sub(1),
+        _ => depth + 1,
+    });
+    depth == 0
 }
 
 fn seccomp(holder: &Value, path: &str, features: Features, out: &mut Vec<Refusal>) {
@@ -493,6 +507,15 @@ mod tests {
                 "containers":[{"volumeMounts":[{"name":"v","mountPath":"/v","subPath":"a/../../b"}]}]}"#,
             "spec.containers[0].volumeMounts[0].subPath",
         );
+        for root in ["/", "//.", "/a/.."] {
+            check(
+                &format!(
+                    r#"{{"volumes":[{{"name":"v","emptyDir":{{}}}}],
+                    "containers":[{{"volumeMounts":[{{"name":"v","mountPath":"{root}"}}]}}]}}"#
+                ),
+                "spec.containers[0].volumeMounts[0].mountPath",
+            );
+        }
     }
 
     #[test]
