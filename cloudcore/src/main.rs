@@ -4,19 +4,17 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use cloudcore::allocator::Allocator;
 use cloudcore::config::Config;
 use cloudcore::{admin, serve};
 use daemon::command_line::{self, CONFIG, Files, asked_to_end};
 use daemon::config::Loaded;
-use dlmalloc::GlobalDlmalloc;
 use proto::admin::{Answer, Request, label, seconds};
 
 const NAME: &str = "cloudcore";
 
-/// As tight as glibc's for what a connected node takes, on every target: musl's own rounds QUIC's two largest pieces up to
-/// the next of its sizes.
 #[global_allocator]
-static ALLOCATOR: GlobalDlmalloc = GlobalDlmalloc;
+static ALLOCATOR: Allocator = Allocator;
 
 /// Holds what should be and tells the nodes.
 #[derive(Debug, Parser)]

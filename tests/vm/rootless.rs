@@ -70,9 +70,7 @@ async fn arm64_a_users_pods_are_held_to_their_limits_and_outlive_all_that_held_t
     site.machine.write(&site.cloud.token(NODE), "/run/token-2");
     site.machine.ok(&USER.replace("$CONTROLLERS", CONTROLLERS));
     let api = site.cloud.api;
-    site.as_user(&format!(
-        "edgecore join https://{HOST}:{api} --token-file /run/token-2"
-    ));
+    site.as_user(&format!("edgecore join https://{HOST}:{api} --token-file /run/token-2"));
     assert_eq!(site.as_user(&format!("edgecore image import {ARCHIVE}")), WEB);
     let checked = site.as_user("edgecore check");
     assert!(

@@ -390,7 +390,11 @@ fn meanings(spec: &Value, features: Features, out: &mut Vec<Refusal>) {
                 }
                 if is_root(mount.text_at(&["mountPath"]).unwrap_or_default()) {
                     let path = format!("{path}.volumeMounts[{mount_at}].mountPath");
-                    refuse(out, path, "is the container's root, which its image is; use a folder in it");
+                    refuse(
+                        out,
+                        path,
+                        "is the container's root, which its image is; use a folder in it",
+                    );
                 }
                 let sub_path = mount.text_at(&["subPath"]).unwrap_or_default();
                 if sub_path.starts_with('/') || sub_path.split('/').any(|part| part == "..") {

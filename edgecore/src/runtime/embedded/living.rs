@@ -39,7 +39,10 @@ impl Living {
     /// Waits for the end of one that has begun to end.
     pub(crate) fn ended(&self) -> io::Result<()> {
         let limit = Timespec::try_from(ENDING).map_err(io::Error::other)?;
-        match poll(&mut [PollFd::from_borrowed_fd(self.process(), PollFlags::IN)], Some(&limit))? {
+        match poll(
+            &mut [PollFd::from_borrowed_fd(self.process(), PollFlags::IN)],
+            Some(&limit),
+        )? {
             0 => Err(io::ErrorKind::TimedOut.into()),
             _ => Ok(()),
         }
