@@ -1,5 +1,6 @@
 //! One container's life, and what it outlives.
 
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use edgecore::runtime::containerd::Config;
@@ -18,6 +19,7 @@ on_both!(
     tells_an_oom_kill,
     limits_what_a_container_may_do,
     keeps_a_container_from_multiplying,
+    goes_as_soon_as_it_is_told_when_memory_runs_out,
     gives_a_container_a_terminal,
     gives_a_privileged_container_the_machine,
     kills_what_froze_itself,
@@ -328,6 +330,42 @@ async fn keeps_a_container_from_multiplying(on: On) {
         "{said:?}"
     );
     node.finish(&[&id], &[uid]).await;
+}
+
+/// The lowest score that may be given here: a machine in a container may give none below its own.
+fn lowest_score() -> i32 {
+    let may_lower = Command::new("sh")
+        .args(["-c", "echo -1000 >/proc/self/oom_score_adj"])
+        .stderr(Stdio::null())
+        .status();
+    let own = std::fs::read_to_string("/proc/self/oom_score_adj").unwrap();
+    if may_lower.unwrap().success() {
+        -1000
+    } else {
+        own.trim().parse().unwrap()
+    }
+}
+
+async fn goes_as_soon_as_it_is_told_when_memory_runs_out(on: On) {
+    const SHOW: &str = "cat /proc/self/oom_score_adj";
+    let node = Node::of(on, "score").await;
+    let uid = pod();
+    let mut ids = Vec::new();
+    for wanted in [-997_i32, 3, 1000] {
+        let name = format!("c{}", wanted.unsigned_abs());
+        let mut container = node.script(uid, &name, &format!("{SHOW}; sleep 1000"));
+        container.oom_score_adj = wanted;
+        let id = node.run(&container).await;
+        let score = wanted.max(lowest_score()).to_string();
+        node.logs(&name, &format!("stdout F {score}")).await;
+        // What is run in it as well.
+        let command = ["/bin/sh", "-c", SHOW].map(str::to_owned);
+        let said = node.runtime.exec(&id, &command, Duration::from_secs(60)).await.unwrap();
+        assert_eq!((said.code, said.output.trim()), (0, score.as_str()));
+        ids.push(id);
+    }
+    let ids: Vec<_> = ids.iter().map(String::as_str).collect();
+    node.finish(&ids, &[uid]).await;
 }
 
 async fn limits_what_a_container_may_do(on: On) {

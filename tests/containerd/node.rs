@@ -267,6 +267,7 @@ impl Node {
             working_dir: None,
             mounts: Vec::new(),
             limits: Limits::default(),
+            oom_score_adj: 0,
             security: Security { user: Some(0), ..Security::default() },
             tty: false,
             log: self.folder.join("logs").join(name).join("0.log"),

@@ -93,7 +93,7 @@ fn life(machine: Machine) {
     has(
         &said,
         &[
-            "MISSING runtime",
+            "MISSING cgroups",
             "note    joined",
             "edgehold-edge: the node works once what is MISSING",
         ],

@@ -30,6 +30,8 @@ unshare -U true 2>/dev/null && echo a user namespace
 mount -t tmpfs none /tmp 2>/dev/null && echo a mount
 echo end";
 
+const SCORE: &str = "cat /proc/self/oom_score_adj";
+
 /// The machine's own disk, by its numbers.
 const DISK: &str = "numbers=$(tr : \" \" </sys/block/vda/dev)
 mknod /disk b $numbers && echo made
@@ -44,6 +46,31 @@ const CASES: &[Case] = &[
         script: "cat /sys/fs/cgroup/memory.max; exec tail /dev/zero",
         ends: Ends::OutOfMemory,
         says: &["16777216"],
+    },
+    // Who goes first when the machine itself runs out: a MiB is two thousandths of it.
+    Case {
+        name: "promised",
+        pod: "",
+        container: "resources: {limits: {cpu: 250m, memory: 16Mi}}",
+        script: SCORE,
+        ends: Ends::Well,
+        says: &["-997"],
+    },
+    Case {
+        name: "asking",
+        pod: "",
+        container: "resources: {requests: {memory: 1Mi}}",
+        script: SCORE,
+        ends: Ends::Well,
+        says: &["998"],
+    },
+    Case {
+        name: "first-to-go",
+        pod: "",
+        container: "",
+        script: SCORE,
+        ends: Ends::Well,
+        says: &["1000"],
     },
     Case {
         name: "cpu",

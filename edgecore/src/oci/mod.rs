@@ -51,6 +51,8 @@ pub struct Process {
     pub capabilities: Sets,
     #[serde(default)]
     pub no_new_privileges: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oom_score_adj: Option<i32>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

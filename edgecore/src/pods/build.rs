@@ -9,6 +9,7 @@ use super::env::Invocation;
 use super::files::{self, Host};
 use super::folders::Folders;
 use super::spec::{ContainerSpec, Pod};
+use super::status::qos_class;
 use super::supported::TOKEN_VOLUME_PREFIX;
 use super::volumes::{self, Content, Volume, VolumeError};
 use crate::runtime::{Container, Labels, Limits, Mount, Sandbox, Seccomp, Security};
@@ -38,7 +39,7 @@ pub fn last_words_path(spec: &ContainerSpec) -> &str {
     }
 }
 
-/// One attempt of one container.
+/// One attempt of one container, on a machine with this much memory.
 pub fn container(
     pod: &Pod,
     spec: &ContainerSpec,
@@ -46,6 +47,7 @@ pub fn container(
     invocation: Invocation,
     volumes: &[Volume],
     folders: &Folders,
+    memory_bytes: u64,
 ) -> Result<Container, VolumeError> {
     let mut mounts = Vec::new();
     for mount in spec.raw.list_at(&["volumeMounts"]) {
@@ -106,15 +108,40 @@ pub fn container(
             .map(str::to_owned),
         mounts,
         limits: limits(&spec.raw),
+        oom_score_adj: oom_score_adj(&pod.raw, &spec.raw, memory_bytes),
         security: security(&pod.raw, &spec.raw),
         tty: spec.raw.flag_at(&["tty"]),
         log: folders.log(pod, &spec.name, attempt),
     })
 }
 
+/// How soon a container goes when the machine's memory runs out, as the kubelet has it: what was promised its memory last,
+/// what asked for none first, and in between the smaller its part of the machine the sooner.
+fn oom_score_adj(pod: &Value, container: &Value, memory_bytes: u64) -> i32 {
+    const GUARANTEED: i64 = -997;
+    const FIRST: i64 = 1000;
+    let critical = pod.text_at(&["spec", "priorityClassName"]) == Some("system-node-critical");
+    let score = match qos_class(pod) {
+        _ if critical => GUARANTEED,
+        "Guaranteed" => GUARANTEED,
+        "BestEffort" => FIRST,
+        _ => {
+            let request = amount(container, "requests", "memory").or_else(|| amount(container, "limits", "memory"));
+            let request = request.map_or(0, |amount| i128::from(amount.units()));
+            let part = i128::from(FIRST) * request / i128::from(memory_bytes.max(1));
+            // Never as one that was promised all of it, nor as one that asked for nothing.
+            (FIRST - i64::try_from(part).unwrap_or(FIRST)).clamp(FIRST + GUARANTEED, FIRST - 1)
+        }
+    };
+    i32::try_from(score).unwrap_or_default()
+}
+
+fn amount(container: &Value, list: &str, name: &str) -> Option<Quantity> {
+    container.text_at(&["resources", list, name])?.parse().ok()
+}
+
 fn limits(container: &Value) -> Limits {
-    let amount =
-        |list: &str, name: &str| -> Option<Quantity> { container.text_at(&["resources", list, name])?.parse().ok() };
+    let amount = |list: &str, name: &str| amount(container, list, name);
     let milli = |amount: Option<Quantity>| amount.map_or(0, |amount| u64::try_from(amount.milli()).unwrap_or_default());
     let limit = amount("limits", "cpu");
     Limits {
@@ -173,6 +200,30 @@ mod tests {
     use super::*;
 
     #[test]
+    fn who_goes_first_when_memory_runs_out() {
+        const MACHINE: u64 = 512 << 20;
+        let check = |pod: &str, resources: &str, expected: i32| {
+            let json = format!(r#"{{{pod}"containers":[{{"name":"a","image":"b:1","resources":{resources}}}]}}"#);
+            let pod = testing::pod(&json);
+            let score = oom_score_adj(&pod.raw, &pod.containers[0].raw, MACHINE);
+            assert_eq!(score, expected, "{json}");
+        };
+        let all = r#"{"limits":{"cpu":"1","memory":"64Mi"}}"#;
+        check("", "{}", 1000);
+        check("", all, -997);
+        check("", r#"{"requests":{"cpu":"1"}}"#, 999);
+        check("", r#"{"requests":{"memory":"1Ki"}}"#, 999);
+        check("", r#"{"requests":{"memory":"128Mi"}}"#, 750);
+        // A request that is not given is the limit.
+        check("", r#"{"limits":{"memory":"256Mi"}}"#, 500);
+        for much in ["511Mi", "512Mi", "8Gi", "9E"] {
+            check("", &format!(r#"{{"requests":{{"memory":"{much}"}}}}"#), 3);
+        }
+        check(r#""priorityClassName":"system-node-critical","#, "{}", -997);
+        check(r#""priorityClassName":"mine","#, "{}", 1000);
+    }
+
+    #[test]
     fn the_containers_word_counts_before_the_pods() {
         let pod = testing::pod(
             r#"{"securityContext":{"runAsUser":1,"runAsGroup":2,"runAsNonRoot":true,"fsGroup":7,
@@ -209,7 +260,7 @@ mod tests {
             content: Content::Empty { memory: false, size_bytes: None },
         };
         let spec = &pod.containers[0];
-        let made = container(&pod, spec, 3, Invocation::default(), &[volume], &folders).unwrap();
+        let made = container(&pod, spec, 3, Invocation::default(), &[volume], &folders, 0).unwrap();
         let uid = pod.uid;
         let targets: Vec<_> = made.mounts.iter().map(|mount| mount.target.as_str()).collect();
         let expected = [

@@ -79,6 +79,8 @@ pub struct Container {
     pub working_dir: Option<String>,
     pub mounts: Vec<Mount>,
     pub limits: Limits,
+    /// How soon it is ended when the machine's memory runs out: from -1000, which is never, to 1000, which is first.
+    pub oom_score_adj: i32,
     pub security: Security,
     pub tty: bool,
     /// Where stdout and stderr go, in the CRI log format (`<RFC 3339 nano> stdout|stderr F|P <line>`).

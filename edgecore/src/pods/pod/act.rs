@@ -162,7 +162,8 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
             fs::set_permissions(&words, open).map_err(VolumeError::io("opening", &words))
         })
         .await?;
-        let container = build::container(&wanted.pod, spec, attempt, invocation, &list, folders);
+        let memory_bytes = self.shared.config.allocatable.memory_bytes;
+        let container = build::container(&wanted.pod, spec, attempt, invocation, &list, folders, memory_bytes);
         let mut container = container.map_err(|error| explain(&error))?;
         container.security.seccomp = seccomp;
         container.limits.pids_max = self.shared.config.pids_max.into();

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use rustix::thread::CapabilitySet;
 
+use super::oom;
 use super::spec::Machine;
 use crate::oci::{Capabilities, Capability, Device, DeviceKind};
 use crate::rootless::ids::Ids;
@@ -27,6 +28,7 @@ pub(in crate::runtime) fn read() -> Machine {
         users: Ids::users(),
         groups: Ids::groups(),
         may_set_groups: may_set_groups(),
+        oom_score_adj_min: oom_score_adj_min(),
         rootless: false,
     }
 }
@@ -34,6 +36,18 @@ pub(in crate::runtime) fn read() -> Machine {
 /// Whether a process may leave groups: not where an ordinary user is alone in its namespace.
 pub(in crate::runtime) fn may_set_groups() -> bool {
     std::fs::read_to_string("/proc/self/setgroups").map_or(true, |text| text.trim() != "deny")
+}
+
+/// Tried, because it takes a capability outside of all user namespaces: what this process has once it has lowered its own
+/// as far as that goes, which is put back.
+fn oom_score_adj_min() -> i32 {
+    const LOWEST: i32 = -1000;
+    let Some(own) = oom::own() else { return 0 };
+    if oom::set(LOWEST).is_err() {
+        return own;
+    }
+    let _ = oom::set(own);
+    LOWEST
 }
 
 /// Capabilities as the kernel has them.

@@ -8,6 +8,7 @@ pub(crate) mod inside;
 pub(super) mod limits;
 pub(super) mod machine;
 pub(super) mod names;
+pub(super) mod oom;
 pub(super) mod passwd;
 pub(super) mod sandbox;
 pub(super) mod spec;

@@ -1,7 +1,7 @@
 //! The OCI runtime specification of a container. Pure: what the machine can do is an argument.
 //!
-//! Absent so far: AppArmor and SELinux labels, an OOM score (lowering it takes a capability not every node has, and runc
-//! fails misleadingly without it). A container without a seccomp profile runs unconfined, as Kubernetes does by default.
+//! Absent so far: AppArmor and SELinux labels. A container without a seccomp profile runs unconfined, as Kubernetes does by
+//! default.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -92,6 +92,8 @@ pub(in crate::runtime) struct Machine {
     pub(in crate::runtime) users: Ids,
     pub(in crate::runtime) groups: Ids,
     pub(in crate::runtime) may_set_groups: bool,
+    /// The lowest score that a process may be given for when memory runs out; whoever runs a container fails on a lower one.
+    pub(in crate::runtime) oom_score_adj_min: i32,
     /// The edge core is not root outside: what it cannot do is left out.
     pub(in crate::runtime) rootless: bool,
 }
@@ -160,6 +162,7 @@ fn process(input: &Input<'_>) -> Result<Process, String> {
             ..Sets::default()
         },
         no_new_privileges: container.security.no_new_privileges,
+        oom_score_adj: Some(container.oom_score_adj.max(input.machine.oom_score_adj_min)),
     })
 }
 

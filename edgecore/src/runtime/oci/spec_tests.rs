@@ -33,6 +33,7 @@ fn container() -> Container {
         working_dir: None,
         mounts: Vec::new(),
         limits: Limits::default(),
+        oom_score_adj: 0,
         security: Security::default(),
         tty: false,
         log: "/var/log/pods/x/0.log".into(),
@@ -59,6 +60,7 @@ fn machine() -> Machine {
         users: Ids::all(),
         groups: Ids::all(),
         may_set_groups: true,
+        oom_score_adj_min: -1000,
         rootless: false,
     }
 }
@@ -268,6 +270,27 @@ fn limits_become_what_the_kernel_takes() {
         )
         .is_err()
     );
+}
+
+#[test]
+fn a_score_is_no_lower_than_the_machine_gives() {
+    let of = |wanted, least| {
+        let container = Container { oom_score_adj: wanted, ..container() };
+        let machine = Machine { oom_score_adj_min: least, ..machine() };
+        let built = build(&Input {
+            sandbox: &sandbox(),
+            container: &container,
+            image: &image(),
+            account: &Account::default(),
+            machine: &machine,
+            shared: Path::new("/run/x"),
+            cgroup_parent: "/edgehold",
+        });
+        built.unwrap().process.oom_score_adj
+    };
+    assert_eq!(of(-997, -1000), Some(-997));
+    assert_eq!(of(-997, 0), Some(0));
+    assert_eq!(of(1000, 0), Some(1000));
 }
 
 #[test]

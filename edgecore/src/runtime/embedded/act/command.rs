@@ -23,7 +23,7 @@ use super::cgroups::Cgroups;
 use super::child::{Child, Parent};
 use super::create::load;
 use super::program::Program;
-use super::{ENDED, LATE, REPORT_BYTES_MAX, Report, during};
+use super::{ENDED, LATE, REPORT_BYTES_MAX, Report, during, favour_as};
 use crate::oci::{NamespaceKind, Spec};
 use crate::runtime::embedded::first;
 use crate::runtime::embedded::record::CODE_UNKNOWN;
@@ -40,6 +40,7 @@ pub(super) fn exec(
     report: &Report,
 ) -> Result<(), String> {
     let spec = load(folder)?;
+    favour_as(&spec);
     let program = Program::of(&spec, Some(command))?;
     let first = first_process(&spec, &run.join(id)).map_err(during("finding its first process"))?;
     let cgroups = Cgroups::of(&spec);

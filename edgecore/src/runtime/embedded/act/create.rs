@@ -17,7 +17,7 @@ use rustix::thread::move_into_link_name_space;
 use super::cgroups::Cgroups;
 use super::child::{Child, Parent};
 use super::program::Program;
-use super::{FAULT, MADE, Report, SPEC, devices, during, root, terminal};
+use super::{FAULT, MADE, Report, SPEC, devices, during, favour_as, root, terminal};
 use crate::oci::{NamespaceKind, Spec};
 use crate::runtime::embedded::first as first_process;
 use crate::runtime::embedded::shim::container::{CONSOLE, STDERR, STDOUT};
@@ -42,6 +42,7 @@ pub(super) fn create(
     released: File,
 ) -> Result<(), String> {
     let spec = load(folder)?;
+    favour_as(&spec);
     let own = run.join(id);
     let program = Program::of(&spec, None)?;
     let streams = streams(&spec, &own, owner).map_err(during("opening its outputs"))?;

@@ -28,7 +28,9 @@ use std::time::Duration;
 use self::command::exec;
 use self::create::create;
 pub(super) use self::terminal::take as take_terminal;
+use crate::oci::Spec;
 use crate::runtime::explain;
+use crate::runtime::oci::oom;
 use crate::sys;
 
 /// The first argument.
@@ -105,7 +107,6 @@ pub(super) fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
         );
         return ExitCode::FAILURE;
     }
-    favour_nobody();
     let args: Option<Vec<String>> = args.into_iter().skip(1).map(|arg| arg.into_string().ok()).collect();
     let args = args.unwrap_or_default();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -146,14 +147,14 @@ pub(super) fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// The edge core may be spared when memory runs out; what it runs is not. Raising the score takes no privilege.
-fn favour_nobody() {
-    const SCORE: &str = "/proc/self/oom_score_adj";
-    let score = std::fs::read_to_string(SCORE)
-        .ok()
-        .and_then(|text| text.trim().parse::<i32>().ok());
-    if score.is_some_and(|score| score < 0) {
-        let _ = std::fs::write(SCORE, "0");
+/// The edge core may be spared when memory runs out; what it runs is as its specification says, and not spared where an
+/// earlier release made that.
+fn favour_as(spec: &Spec) {
+    match (spec.process.oom_score_adj, oom::own()) {
+        // As low as this process was before is allowed in any case; another edge core may have made the container.
+        (Some(score), _) => drop(oom::set(score)),
+        (None, Some(..0)) => drop(oom::set(0)),
+        (None, _) => {}
     }
 }
 
