@@ -106,55 +106,46 @@ impl<R: Runtime> Server<R> {
             let mut nothing = [0; 1];
             let _ = receive.read(&mut nothing).await;
         });
-        let mut first = reading.as_mut();
+        // Each is asked until it has answered, and not again: the reading, and who tells it that nothing more is written.
+        let (mut is_read, mut is_watched) = (false, !request.follow);
         // Whether there is a log shows with its first piece, or with the end of the reading.
-        let piece = tokio::select! {
-            biased;
-            piece = pieces.recv() => piece,
-            read = &mut first => {
-                if let Err(error) = read {
-                    let why = format!("container {} of pod {}: {error}", request.container, pod.key.name);
-                    return Ok(writer.write(why.as_bytes()).await?);
-                }
-                writer.write(b"").await?;
-                let mut send = writer.into_inner();
-                while let Some(piece) = pieces.recv().await {
-                    send.write_all(&piece).await?;
-                }
-                return Ok(send.finish()?);
-            }
-            () = &mut watching, if request.follow => None,
-            // The cloud gave up.
-            () = &mut given_up => return Ok(()),
-        };
-        writer.write(b"").await?;
-        let mut send = writer.into_inner();
-        let mut next = piece;
-        let mut read = false;
-        let mut watched = false;
-        let mut broken = false;
-        loop {
-            if let Some(piece) = next.take() {
-                send.write_all(&piece).await?;
-            }
+        let mut next = loop {
             tokio::select! {
-                piece = pieces.recv() => match piece {
-                    Some(piece) => next = Some(piece),
-                    None => break,
-                },
-                ended = &mut first, if !read => {
-                    read = true;
-                    broken = ended.is_err();
+                biased;
+                piece = pieces.recv() => break piece,
+                read = &mut reading, if !is_read => {
+                    if let Err(error) = read {
+                        let why = format!("container {} of pod {}: {error}", request.container, pod.key.name);
+                        return Ok(writer.write(why.as_bytes()).await?);
+                    }
+                    is_read = true;
                 }
-                () = &mut watching, if request.follow && !watched => watched = true,
+                () = &mut watching, if !is_watched => is_watched = true,
+                // The cloud gave up.
                 () = &mut given_up => return Ok(()),
             }
+        };
+        writer.write(b"").await?;
+        let mut out = Out(Some(writer.into_inner()));
+        while let Some(piece) = next {
+            out.write(&piece).await?;
+            next = loop {
+                tokio::select! {
+                    piece = pieces.recv() => break piece,
+                    read = &mut reading, if !is_read => {
+                        is_read = true;
+                        // Dropped without its end: nobody is to take it for the whole.
+                        read?;
+                    }
+                    () = &mut watching, if !is_watched => is_watched = true,
+                    () = &mut given_up => return Ok(()),
+                }
+            };
         }
-        if broken {
-            // So that nobody takes it for the whole.
-            return Ok(send.reset(CUT)?);
+        if !is_read {
+            reading.await?;
         }
-        Ok(send.finish()?)
+        out.finish()
     }
 
     /// Watches for the end of the container that is being read.
@@ -178,6 +169,34 @@ impl<R: Runtime> Server<R> {
                 // What goes while it is listed fails the listing, and may have had its last event.
                 () = tokio::time::sleep(logs::FOLLOW_INTERVAL), if listed.is_err() => {}
             }
+        }
+    }
+}
+
+/// A log on its way. What ends without having been finished, for whatever reason, ends with an error over there.
+struct Out(Option<quinn::SendStream>);
+
+impl Out {
+    async fn write(&mut self, piece: &[u8]) -> anyhow::Result<()> {
+        match &mut self.0 {
+            Some(stream) => Ok(stream.write_all(piece).await?),
+            None => Ok(()),
+        }
+    }
+
+    fn finish(mut self) -> anyhow::Result<()> {
+        match self.0.take() {
+            Some(mut stream) => Ok(stream.finish()?),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Out {
+    fn drop(&mut self) {
+        if let Some(stream) = &mut self.0 {
+            // It may be gone with its connection.
+            let _ = stream.reset(CUT);
         }
     }
 }

@@ -7,8 +7,9 @@ use tests::processes::kubectl;
 use tests::shell::{Shell, has};
 
 use super::node::{Node, On, WEB, on_both, on_both_in_full};
+use super::site;
 
-on_both!(logs_are_read_from_a_node_that_nobody_can_reach);
+on_both!(logs_are_read_from_a_node_that_nobody_can_reach, last_words_are_followed,);
 on_both_in_full!(logs_are_followed);
 
 /// `quiet` says three lines. `talk` ends once with a word on its standard error, and then says a line every now and then.
@@ -211,6 +212,41 @@ async fn logs_are_read_from_a_node_that_nobody_can_reach(on: On) {
         has(&shell.refused(&format!("logs {pod} -c loud")).await, &["loud"]);
     }
     Box::pin(site.finish()).await;
+}
+
+/// Those of a container that is quiet until its end, by who follows it then and by who comes later.
+async fn last_words_are_followed(on: On) {
+    let site = site::Site::of(on, "words").await;
+    let state = site.node.folder.join("state");
+    std::fs::create_dir(&state).unwrap();
+    site.kubectl.apply(&format!(
+        "apiVersion: v1
+kind: Pod
+metadata: {{name: ends}}
+spec:
+  nodeName: edge-1
+  restartPolicy: Never
+  volumes: [{{name: state, hostPath: {{path: {state:?}}}}}]
+  containers:
+  - name: c
+    image: {WEB}
+    volumeMounts: [{{name: state, mountPath: /state}}]
+    command: [/bin/sh, -c, 'until [ -e /state/go ]; do sleep 0.1; done; echo last words >&2; exit 3']
+"
+    ));
+    let shells = [site.cloud.edgectl(), site.cloud.shell(kubectl())];
+    shells[0].until("get pod ends", |out| out.contains("Running")).await;
+    let following = shells.each_ref().map(|shell| shell.start("logs ends -f"));
+    std::fs::write(state.join("go"), "").unwrap();
+    for printing in following {
+        assert_eq!(printing.end().await, "last words\n");
+    }
+    shells[0].until("get pod ends", |out| out.contains("Error")).await;
+    for shell in &shells {
+        assert_eq!(shell.ok("logs ends -f").await, "last words\n");
+    }
+    site.kubectl.run(&["delete", "pod", "ends"]);
+    site.finish().await;
 }
 
 async fn logs_are_followed(on: On) {

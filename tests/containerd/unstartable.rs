@@ -4,12 +4,13 @@ use edgecore::runtime::{Mount, Runtime as _, RuntimeError};
 use serde_json::Value;
 use tests::cores::eventually;
 
-use super::node::{Node, On, WEB, on_both, pod};
+use super::node::{Node, On, WEB, kill, on_both, pod};
 use super::site::{Site, text};
 
 on_both!(
     what_cannot_be_started_is_told_from_what_may_be_tried_again,
     people_see_why_a_pod_does_not_start,
+    an_image_name_that_is_none_is_said_and_holds_up_nothing_else,
 );
 
 /// Each ends its container and names what is in the way.
@@ -181,6 +182,56 @@ async fn people_see_why_a_pod_does_not_start(on: On) {
         assert_ne!(main["ready"], Value::Bool(true), "{name}");
     }
     for (name, ..) in &cases {
+        site.kubectl.run(&["delete", "pod", name, "--wait=false"]);
+    }
+    site.finish().await;
+}
+
+async fn an_image_name_that_is_none_is_said_and_holds_up_nothing_else(on: On) {
+    let site = Site::of(on, "names").await;
+    let pod = |name: &str, second: &str| {
+        site.kubectl.apply(&format!(
+            "apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, labels: {{app: web}}}}
+spec:
+  nodeName: edge-1
+  terminationGracePeriodSeconds: 0
+  containers:
+  - {{name: good, image: {WEB}, command: [/bin/sh, -c, 'while true; do sleep 1; done', {name}-good]}}
+  - {{name: other, image: '{second}', command: [/bin/sh, -c, 'while true; do sleep 1; done', {name}-other]}}
+"
+        ));
+    };
+    const WRONG: [&str; 2] = ["Web:1", "nginx:latest@sha256:123"];
+    for (at, image) in WRONG.iter().enumerate() {
+        pod(&format!("wrong-{at}"), image);
+    }
+    // One that was right and is not any more: what runs stays, as while an image is fetched, and its end is seen.
+    pod("changed", WEB);
+    let state = |pod: &Value, name: &str| {
+        let all = pod.pointer("/status/containerStatuses").and_then(Value::as_array);
+        let one = all.and_then(|all| all.iter().find(|one| one["name"] == name));
+        one.map(|one| one["state"].clone()).unwrap_or_default()
+    };
+    let shows = async |pod: &str, good: bool, other: &str| {
+        eventually(&format!("{pod} runs and says {other:?}"), async || {
+            let pod = site.kubectl.json(&["pod", pod])?;
+            let runs = |name: &str| state(&pod, name).get("running").is_some();
+            let says = text(&state(&pod, "other"), "/waiting/reason") == other && (!other.is_empty() || runs("other"));
+            (runs("good") == good && says).then_some(())
+        })
+        .await;
+    };
+    shows("changed", true, "").await;
+    site.kubectl.run(&["set", "image", "pod/changed", "other=Web:1"]);
+    kill(site.process("changed-other").await);
+    for name in ["wrong-0", "wrong-1", "changed"] {
+        shows(name, true, "InvalidImageName").await;
+    }
+    let described = site.kubectl.run(&["describe", "pod", "wrong-0"]);
+    assert!(described.contains("Web:1"), "{described}");
+    for name in ["wrong-0", "wrong-1", "changed"] {
         site.kubectl.run(&["delete", "pod", name, "--wait=false"]);
     }
     site.finish().await;

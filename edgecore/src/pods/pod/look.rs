@@ -116,7 +116,9 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
             }
             let present = match self.shared.runtime.image(&spec.image).await {
                 Ok(image) => image.is_some(),
-                Err(error @ (RuntimeError::Invalid { .. } | RuntimeError::Pull { .. })) => {
+                // It is told when there is a runtime again.
+                Err(RuntimeError::Unreachable { .. }) => return None,
+                Err(error) => {
                     let reason = match error {
                         RuntimeError::Invalid { .. } => "InvalidImageName",
                         _ => "ImageInspectError",
@@ -124,7 +126,6 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
                     looked.wrong.insert(spec.image.clone(), (reason, explain(&error)));
                     continue;
                 }
-                Err(_) => return None,
             };
             let state = ImageState {
                 present,

@@ -271,7 +271,7 @@ pub fn source(volume: &Path, sub_path: &str) -> Result<PathBuf, VolumeError> {
     let path = volume.join(sub_path);
     if !path.exists() {
         // As if the volume were all there is: a link that a container puts there leads nowhere else.
-        let made = fs::File::open(volume).and_then(|root| inside::place(root, Path::new(sub_path), Kind::Folder));
+        let made = fs::File::open(volume).and_then(|root| inside::place(root, Path::new(sub_path), Kind::FolderAsRoot));
         made.map_err(VolumeError::io("making folder", &path))?;
     }
     let real = path.canonicalize().map_err(VolumeError::io("resolving", &path))?;

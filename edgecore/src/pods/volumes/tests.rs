@@ -197,6 +197,31 @@ fn host_paths_are_checked_by_type() {
 }
 
 #[test]
+fn sub_paths_are_for_whoever_the_volume_is_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    for (name, wanted) in [("empty", 0o777), ("group", 0o2777), ("closed", 0o700), ("usual", 0o755)] {
+        let volume = folder.path().join(name);
+        fs::create_dir(&volume).unwrap();
+        fs::set_permissions(&volume, fs::Permissions::from_mode(wanted)).unwrap();
+        source(&volume, "a/b").unwrap();
+        assert_eq!(
+            (mode(&volume.join("a")), mode(&volume.join("a/b"))),
+            (wanted, wanted),
+            "{name}"
+        );
+        // What is there already is as somebody made it.
+        fs::set_permissions(volume.join("a"), fs::Permissions::from_mode(0o750)).unwrap();
+        source(&volume, "a/c").unwrap();
+        assert_eq!(
+            (mode(&volume.join("a")), mode(&volume.join("a/c"))),
+            (0o750, wanted),
+            "{name}"
+        );
+    }
+}
+
+#[test]
 fn sub_paths_stay_inside() {
     let folder = Folder::new();
     let root = folder.path().canonicalize().unwrap();

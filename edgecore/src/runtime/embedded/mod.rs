@@ -415,11 +415,11 @@ impl Runtime for Embedded {
     }
 
     async fn image(&self, name: &str) -> Result<Option<Image>, RuntimeError> {
-        Ok(self
-            .images
-            .image(name)
-            .map_err(stored(FIND))?
-            .map(|stored| image(&stored)))
+        if let Err(error) = Reference::parse(name) {
+            return Err(RuntimeError::Invalid { action: FIND, reason: explain(&error) });
+        }
+        let stored = self.images.image(name).map_err(stored(FIND))?;
+        Ok(stored.map(|stored| image(&stored)))
     }
 
     async fn pull(&self, name: &str, auth: &[RegistryAuth]) -> Result<Image, RuntimeError> {

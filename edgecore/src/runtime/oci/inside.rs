@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, openat2, readlinkat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, fchmod, fstat, mkdirat, openat, openat2, readlinkat};
 use rustix::io::Errno;
 
 /// More links on the way are taken for a circle, as the kernel does.
@@ -21,6 +21,8 @@ const FILE_MODE: Mode = Mode::from_raw_mode(0o644);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Folder,
+    /// Whoever may write to the root may write to it.
+    FolderAsRoot,
     File,
 }
 
@@ -47,6 +49,10 @@ pub(crate) fn place(root: impl AsFd, path: &Path, kind: Kind) -> io::Result<Owne
 
 fn place_with(root: impl AsFd, path: &Path, kind: Kind, links_max: usize) -> io::Result<OwnedFd> {
     let root = root.as_fd();
+    let mode = match kind {
+        Kind::Folder | Kind::File => FOLDER_MODE,
+        Kind::FolderAsRoot => Mode::from_raw_mode(fstat(root)?.st_mode),
+    };
     // What was reached so far, without links, and what is still to go, the next one last.
     let mut reached = PathBuf::new();
     let mut rest: Vec<OsString> = parts(path);
@@ -72,7 +78,8 @@ fn place_with(root: impl AsFd, path: &Path, kind: Kind, links_max: usize) -> io:
                 continue;
             }
             Ok(_) => {}
-            Err(Errno::NOENT) => make(exactly(root, &reached)?, &part, kind, rest.is_empty())?,
+            Err(Errno::NOENT) if kind == Kind::File && rest.is_empty() => make_file(exactly(root, &reached)?, &part)?,
+            Err(Errno::NOENT) => make_folder(exactly(root, &reached)?, &part, mode)?,
             Err(error) => return Err(error.into()),
         }
         reached = next;
@@ -80,12 +87,18 @@ fn place_with(root: impl AsFd, path: &Path, kind: Kind, links_max: usize) -> io:
     Ok(exactly(root, &reached)?)
 }
 
-fn make(parent: OwnedFd, name: &OsStr, kind: Kind, is_last: bool) -> io::Result<()> {
-    if is_last && kind == Kind::File {
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-        openat(&parent, name, flags, FILE_MODE)?;
-    } else {
-        mkdirat(&parent, name, FOLDER_MODE)?;
+fn make_file(parent: OwnedFd, name: &OsStr) -> io::Result<()> {
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+    openat(&parent, name, flags, FILE_MODE)?;
+    Ok(())
+}
+
+fn make_folder(parent: OwnedFd, name: &OsStr, mode: Mode) -> io::Result<()> {
+    mkdirat(&parent, name, FOLDER_MODE)?;
+    if mode != FOLDER_MODE {
+        // Said of what is there, whatever this process takes from all that it makes; and never through a link.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        fchmod(openat(&parent, name, flags, Mode::empty())?, mode)?;
     }
     Ok(())
 }

@@ -233,7 +233,7 @@ impl Root {
     fn cover(&self, path: &Path) -> io::Result<()> {
         let Some(found) = self.find(path)? else { return Ok(()) };
         match inside::kind(&found)? {
-            Kind::Folder => sys::mount(
+            Kind::Folder | Kind::FolderAsRoot => sys::mount(
                 Path::new("tmpfs"),
                 &inside::name(&found),
                 "tmpfs",

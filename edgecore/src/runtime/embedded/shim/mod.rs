@@ -29,6 +29,7 @@ use self::container::Container;
 use self::serve::{Client, Listener};
 use super::record;
 use super::wire::{self, Answer, CONTAINERS_MAX, Held, LOCK, Request};
+use crate::pages;
 use crate::runtime::oci::cgroup;
 use crate::sys;
 
@@ -37,6 +38,9 @@ pub(super) const WORD: &str = "pod-shim";
 
 /// A shim that holds nothing waits this long for the next attempt.
 const IDLE: Duration = Duration::from_secs(5);
+
+/// From when a container was started, or has ended, until what that took of the program counts as done with.
+const REST: Duration = Duration::from_secs(3);
 
 /// What is read from an output at once.
 const READ_BYTES_MAX: usize = 16 * 1024;
@@ -82,6 +86,8 @@ struct Shim {
     containers: Vec<Container>,
     /// When it ends if nothing comes.
     idle: Option<Mono>,
+    /// When what was done last is over: what it took of the program is given back then.
+    rests: Option<Mono>,
     buffer: Vec<u8>,
     ending: bool,
     /// There is only one for a pod.
@@ -121,6 +127,7 @@ impl Shim {
             clients: Vec::new(),
             containers: Vec::new(),
             idle: None,
+            rests: Some(mono() + REST),
             buffer: vec![0; READ_BYTES_MAX],
             ending: false,
             _lock: lock,
@@ -185,7 +192,7 @@ impl Shim {
             .iter()
             .map(|(_, fd)| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
             .collect();
-        let limit = self.idle.map(|at| {
+        let limit = self.idle.into_iter().chain(self.rests).min().map(|at| {
             let left = at.since(mono());
             Timespec {
                 tv_sec: i64::try_from(left.as_secs()).unwrap_or(0),
@@ -235,11 +242,17 @@ impl Shim {
         }
         self.containers.retain(|container| !container.is_done());
         if changed {
+            self.rests = Some(mono() + REST);
             for client in self.clients.iter_mut().filter(|client| client.watches) {
                 client.send(&Answer::Changed);
             }
         }
         self.clients.retain(|client| !client.gone);
+        if self.rests.is_some_and(|at| mono() >= at) {
+            self.rests = None;
+            // What it was started with is most of it, and a shim waits for most of its life.
+            let _ = pages::give_back();
+        }
         if !self.containers.is_empty() {
             self.idle = None;
         } else if let Some(at) = self.idle {
