@@ -27,6 +27,9 @@ const SOCKET: &str = "status.sock";
 const STARTING: Duration = Duration::from_secs(5);
 const STARTING_LOOK: Duration = Duration::from_millis(20);
 
+/// How long one that runs may take for its answer; a busy card holds up the store's.
+const ANSWER: Duration = Duration::from_secs(5);
+
 /// Between two attempts to make the socket.
 const BIND_RETRY: Duration = Duration::from_secs(10);
 
@@ -149,7 +152,15 @@ pub async fn ask(folder: &Path) -> anyhow::Result<Status> {
     loop {
         if let Ok(mut stream) = UnixStream::connect(&socket).await {
             let mut text = Vec::new();
-            let read = stream.read_to_end(&mut text).await;
+            let read = tokio::select! {
+                read = stream.read_to_end(&mut text) => read,
+                () = sleep_until(Some(mono() + ANSWER)) => anyhow::bail!(
+                    "an edge core runs on {} and has not answered for {} s: it hangs, or waits for its disk; its log may \
+                     say why, and its unit starts one anew that hangs",
+                    folder.display(),
+                    ANSWER.as_secs()
+                ),
+            };
             read.context("reading the edge core's status")?;
             return serde_json::from_slice(&text).context("reading the edge core's status");
         }
@@ -316,6 +327,16 @@ mod tests {
     use proto::value::json;
 
     use super::*;
+
+    #[tokio::test]
+    async fn one_that_does_not_answer_is_not_waited_for_without_end() {
+        let folder = tempfile::tempdir().unwrap();
+        // Whoever connects is kept, and told nothing.
+        let _listener = UnixListener::bind(folder.path().join(SOCKET)).unwrap();
+        let error = ask(folder.path()).await.unwrap_err().to_string();
+        let here = folder.path().display().to_string();
+        assert!(error.contains(&here) && error.contains("has not answered for 5 s"), "{error}");
+    }
 
     #[test]
     fn one_word_says_how_a_pod_is() {

@@ -9,6 +9,9 @@ use crate::pods::memory::{Stop, Why};
 use crate::pods::spec::Role;
 use crate::runtime::{Seen, State};
 
+/// How long containers may take whose pod was taken away without waiting for its node; the kubelet's least grace.
+pub(super) const GRACE_FORCED: Duration = Duration::from_secs(2);
+
 impl Planner<'_> {
     /// Asks a running container to end.
     pub(super) fn begin_stop(&mut self, name: &str, seen: &Seen, why: Why, grace: Duration, message: String) {
@@ -102,7 +105,11 @@ impl Planner<'_> {
             }
             return;
         }
-        let grace = Duration::from_secs(self.memory.grace_s);
+        let mut grace = Duration::from_secs(self.memory.grace_s);
+        if self.wanted.is_none() {
+            // Taken away without waiting for this node (`kubectl delete --force`), and its name may be wanted again.
+            grace = grace.min(GRACE_FORCED);
+        }
         let kill_at = self.now + grace;
         let current = self.memory.container(name).current.as_mut();
         match current.and_then(|current| current.stop.as_mut()) {

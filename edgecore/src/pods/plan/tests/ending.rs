@@ -96,18 +96,30 @@ fn a_second_deletion_shortens_the_first() {
 }
 
 #[test]
-fn a_pod_that_is_wanted_no_more_leaves_with_its_own_grace() {
+fn a_pod_that_was_taken_away_without_waiting_has_little_time() {
+    for (own, given) in [(60, 2), (3, 2), (2, 2), (1, 1)] {
+        let mut bench = Bench::new(PLAIN);
+        bench.edit(&["spec", "terminationGracePeriodSeconds"], own);
+        bench.settle();
+        bench.stubborn = true;
+        bench.wanted = false;
+        bench.forget();
+        bench.settle();
+        assert_eq!(bench.wake_at, Some(bench.now + Duration::from_secs(given)));
+        bench.pass(given);
+        bench.settle();
+        assert!(bench.gone && bench.seen.is_empty());
+    }
+    // Nor has one that was being stopped already.
     let mut bench = Bench::new(PLAIN);
-    bench.edit(&["spec", "terminationGracePeriodSeconds"], 3_i64);
     bench.settle();
     bench.stubborn = true;
+    bench.edit(&["metadata", "deletionTimestamp"], "1970-01-01T00:00:00Z");
+    bench.settle();
+    assert_eq!(bench.wake_at, Some(bench.now + Duration::from_secs(30)));
     bench.wanted = false;
-    bench.forget();
     bench.settle();
-    assert_eq!(bench.wake_at, Some(bench.now + Duration::from_secs(3)));
-    bench.pass(3);
-    bench.settle();
-    assert!(bench.gone && bench.seen.is_empty());
+    assert_eq!(bench.wake_at, Some(bench.now + Duration::from_secs(2)));
     // Also one that nothing is remembered about.
     let mut bench = Bench::new(PLAIN);
     bench.wanted = false;
