@@ -335,7 +335,10 @@ mod tests {
         let _listener = UnixListener::bind(folder.path().join(SOCKET)).unwrap();
         let error = ask(folder.path()).await.unwrap_err().to_string();
         let here = folder.path().display().to_string();
-        assert!(error.contains(&here) && error.contains("has not answered for 5 s"), "{error}");
+        assert!(
+            error.contains(&here) && error.contains("has not answered for 5 s"),
+            "{error}"
+        );
     }
 
     #[test]

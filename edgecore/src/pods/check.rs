@@ -8,12 +8,14 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::probe::{Action, ProbeSpec};
-use crate::runtime::Runtime;
+use crate::runtime::{Runtime, RuntimeError, explain};
 
 /// An answer's head is read up to this.
 const HEAD_BYTES_MAX: usize = 4096;
 /// How much of a failed check's output is told.
 const OUTPUT_CHARS_MAX: usize = 512;
+
+const NO_ADDRESS: &str = "the pod has no address";
 
 /// Where to look.
 #[derive(Debug, Clone)]
@@ -23,29 +25,51 @@ pub(super) struct Target {
     pub address: Option<String>,
 }
 
-/// Runs a check within its timeout; an error says what was found.
-pub(super) async fn check<R: Runtime>(runtime: Arc<R>, target: Target, probe: ProbeSpec) -> Result<(), String> {
+/// What a check came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Found {
+    Well,
+    /// What was found instead.
+    Ill(String),
+    /// Why it could not be carried out: that says nothing of the container, and counts for nothing, as with the kubelet.
+    Unknown(String),
+}
+
+impl Found {
+    /// Whether the container is well, where that was found out.
+    pub(super) fn is_well(&self) -> Option<bool> {
+        match self {
+            Self::Well => Some(true),
+            Self::Ill(_) => Some(false),
+            Self::Unknown(_) => None,
+        }
+    }
+}
+
+/// Runs a check within its timeout.
+pub(super) async fn check<R: Runtime>(runtime: Arc<R>, target: Target, probe: ProbeSpec) -> Found {
     let limit = probe.timeout;
-    let address = |host: Option<String>| {
-        host.or(target.address)
-            .ok_or_else(|| "the pod has no address".to_owned())
-    };
-    match probe.action {
+    let found = match probe.action {
         Action::Exec(command) => match runtime.exec(&target.container_id, &command, limit).await {
             Ok(done) if done.code == 0 => Ok(()),
             Ok(done) => Err(format!("exit code {}: {}", done.code, shorten(&done.output))),
-            Err(error) => Err(error.to_string()),
+            Err(error @ RuntimeError::Timeout { .. }) => Err(error.to_string()),
+            Err(error) => return Found::Unknown(explain(&error)),
         },
-        Action::Tcp { host, port } => within(limit, connect(address(host)?, port)).await.map(drop),
-        Action::Http { host, port, path, headers } => {
-            let code = within(limit, get(address(host)?, port, path, headers)).await?;
-            if (200..400).contains(&code) {
-                Ok(())
-            } else {
-                Err(format!("HTTP probe failed with statuscode: {code}"))
-            }
-        }
-    }
+        Action::Tcp { host, port } => match host.or(target.address) {
+            Some(host) => within(limit, connect(host, port)).await.map(drop),
+            None => return Found::Unknown(NO_ADDRESS.to_owned()),
+        },
+        Action::Http { host, port, path, headers } => match host.or(target.address) {
+            Some(host) => match within(limit, get(host, port, path, headers)).await {
+                Ok(200..400) => Ok(()),
+                Ok(code) => Err(format!("HTTP probe failed with statuscode: {code}")),
+                Err(found) => Err(found),
+            },
+            None => return Found::Unknown(NO_ADDRESS.to_owned()),
+        },
+    };
+    found.map_or_else(Found::Ill, |()| Found::Well)
 }
 
 async fn within<T>(limit: Duration, work: impl Future<Output = std::io::Result<T>>) -> Result<T, String> {
@@ -143,7 +167,7 @@ mod tests {
         }
     }
 
-    async fn run(action: Action, address: Option<&str>) -> Result<(), String> {
+    async fn run(action: Action, address: Option<&str>) -> Found {
         let target = Target {
             container_id: "none".to_owned(),
             address: address.map(str::to_owned),
@@ -172,7 +196,7 @@ mod tests {
         ] {
             let (port, mut tasks) = serve(answer).await;
             let found = run(http(port), Some("127.0.0.1")).await;
-            assert_eq!(found.is_ok(), good, "{answer:?}: {found:?}");
+            assert_eq!(found.is_well(), Some(good), "{answer:?}: {found:?}");
             let request = tasks.join_next().await.unwrap().unwrap();
             assert!(request.starts_with("GET /healthz HTTP/1.1\r\n"), "{request}");
             assert!(request.contains("X-A: bEvil: 1\r\n"), "{request}");
@@ -183,8 +207,17 @@ mod tests {
     async fn tcp_by_connection() {
         let (port, _tasks) = serve("").await;
         let tcp = |port| Action::Tcp { host: None, port };
-        assert_eq!(run(tcp(port), Some("127.0.0.1")).await, Ok(()));
-        assert!(run(tcp(1), Some("127.0.0.1")).await.is_err());
-        assert_eq!(run(tcp(port), None).await, Err("the pod has no address".to_owned()));
+        assert_eq!(run(tcp(port), Some("127.0.0.1")).await, Found::Well);
+        assert_eq!(run(tcp(1), Some("127.0.0.1")).await.is_well(), Some(false));
+        assert_eq!(run(tcp(port), None).await, Found::Unknown(NO_ADDRESS.to_owned()));
+    }
+
+    #[tokio::test]
+    async fn a_command_that_cannot_be_run_says_nothing_of_the_container() {
+        let found = run(Action::Exec(vec!["x".to_owned()]), None).await;
+        assert!(
+            matches!(&found, Found::Unknown(why) if why.contains("none")),
+            "{found:?}"
+        );
     }
 }

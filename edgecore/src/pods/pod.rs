@@ -14,7 +14,7 @@ use proto::time::Mono;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
 
-use super::check::{Target, check};
+use super::check::{Found, Target, check};
 use super::desk::{Clock, Desired, Desk, PodEvent, Severity};
 use super::events::Told;
 use super::memory::Memory;
@@ -79,7 +79,7 @@ enum Done {
         container: String,
         attempt: u32,
         kind: ProbeKind,
-        result: Result<(), String>,
+        result: Found,
     },
 }
 
@@ -318,10 +318,15 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
                     return false;
                 }
                 let before = prober.health().clone();
-                prober.result(now, kind, result.is_ok());
+                prober.result(now, kind, result.is_well());
                 let changed = *prober.health() != before;
-                if let Err(found) = result {
-                    let message = format!("{} probe failed: {found}", kind.as_str());
+                let said = match result {
+                    Found::Well => None,
+                    Found::Ill(found) => Some(format!("failed: {found}")),
+                    Found::Unknown(why) => Some(format!("errored and resulted in unknown state: {why}")),
+                };
+                if let Some(said) = said {
+                    let message = format!("{} probe {said}", kind.as_str());
                     self.event(Some(&container), Severity::Warning, "Unhealthy", message)
                         .await;
                 }

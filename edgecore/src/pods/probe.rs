@@ -161,11 +161,11 @@ impl Track {
         }
     }
 
-    /// Counts one result; says when a threshold is reached.
-    fn count(&mut self, now: Mono, success: bool) -> Option<bool> {
+    /// Counts one result, if it is one; says when a threshold is reached.
+    fn count(&mut self, now: Mono, success: Option<bool>) -> Option<bool> {
         self.running = false;
         self.next = now + self.spec.period;
-        if success {
+        if success? {
             self.failures = 0;
             self.successes = self.successes.saturating_add(1);
             (self.successes >= self.spec.success_threshold).then_some(true)
@@ -226,8 +226,8 @@ impl Prober {
             .min()
     }
 
-    /// Takes the result of a check.
-    pub fn result(&mut self, now: Mono, kind: ProbeKind, success: bool) {
+    /// Takes the result of a check; `None` where it could not be carried out.
+    pub fn result(&mut self, now: Mono, kind: ProbeKind, success: Option<bool>) {
         let track = match kind {
             ProbeKind::Startup => &mut self.startup,
             ProbeKind::Liveness => &mut self.liveness,
@@ -292,7 +292,7 @@ mod tests {
         for second in from..=to {
             let now = Mono(second * 1000);
             for (kind, _) in prober.due(now) {
-                prober.result(now, kind, answer(kind, second));
+                prober.result(now, kind, Some(answer(kind, second)));
             }
             let health = prober.health();
             let state = (health.started, health.ready, health.dead.is_some());
@@ -366,8 +366,25 @@ mod tests {
         assert_eq!(prober.due(Mono(0)).len(), 1);
         assert_eq!(prober.due(Mono(5_000)).len(), 0);
         assert_eq!(prober.wake_at(), None);
-        prober.result(Mono(6_000), ProbeKind::Liveness, true);
+        prober.result(Mono(6_000), ProbeKind::Liveness, Some(true));
         assert_eq!(prober.wake_at(), Some(Mono(7_000)));
+    }
+
+    #[test]
+    fn what_was_not_found_out_counts_for_nothing() {
+        let spec = container(r#""livenessProbe":{"tcpSocket":{"port":80},"periodSeconds":1,"failureThreshold":2}"#);
+        let mut prober = Prober::new(&spec, "x", 0, None, Mono(0));
+        let mut now = Mono(0);
+        let mut answer = |found: Option<bool>| {
+            assert_eq!(prober.due(now).len(), 1);
+            prober.result(now, ProbeKind::Liveness, found);
+            now = now + Duration::from_secs(1);
+            prober.health().dead.is_some()
+        };
+        for found in [Some(false), None, None, None] {
+            assert!(!answer(found), "one failure, and nothing known since");
+        }
+        assert!(answer(Some(false)), "the second one");
     }
 
     #[test]
