@@ -22,7 +22,7 @@ pub const CONFIG: u8 = 78;
 /// The files a daemon goes by.
 #[derive(Debug, Args)]
 pub struct Files {
-    /// Configuration file, instead of the one in /etc/edgehold (below ~/.config for who is not root). Where there is none, every key has its default.
+    /// Configuration file, instead of the usual one, which is in /etc/edgehold (that of an edge core without root is below ~/.config). Where there is none, every key has its default.
     #[arg(long, global = true)]
     config: Option<PathBuf>,
     /// Data folder, instead of the configuration's.

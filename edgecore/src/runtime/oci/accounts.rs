@@ -77,7 +77,11 @@ pub(in crate::runtime) fn resolve(
         (None, None) => entry.as_ref().map_or(0, |entry| entry.gid),
     };
     if security.run_as_non_root && uid == 0 {
-        return Err("it must not run as root, and neither the pod nor the image names another user".into());
+        let who = match security.user {
+            Some(_) => "and runAsUser is 0",
+            None => "and neither the pod nor the image names another user",
+        };
+        return Err(format!("it must not run as root (runAsNonRoot), {who}"));
     }
     let mut groups = security.groups.clone();
     if let Some(entry) = &entry {
