@@ -120,7 +120,9 @@ pub async fn check(config: &Config, unknown: &[String], found: Option<&Found>) -
 
 /// What is not as good as it could be on this machine, to be said at a start that goes on with what there is.
 pub fn shortcomings(config: &Config, containerd: bool) -> Vec<Line> {
-    let mut lines = Machine::observe(config).lines(need(config, containerd));
+    // Its data can be written, or it would not have come this far.
+    let mut lines = vec![folder("logs", &config.logs).0, folder("run", &config.run).0];
+    lines.extend(Machine::observe(config).lines(need(config, containerd)));
     lines.retain(|line| line.state != State::Good);
     lines
 }
@@ -395,6 +397,26 @@ mod tests {
         for version in ["containerd://1.6.20~ds1", "containerd://2.0.0", "containerd://unknown"] {
             check(containerd_version(version), State::Good, version);
         }
+    }
+
+    #[test]
+    fn a_start_says_which_folders_it_cannot_use() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let mut config = Config { logs: path("logs"), run: path("run"), ..Config::default() };
+        let said = |config: &Config| {
+            let lines = shortcomings(config, false);
+            let of_folders = lines.into_iter().filter(|line| ["logs", "run"].contains(&line.what));
+            of_folders.map(|line| line.text()).collect::<Vec<_>>()
+        };
+        assert_eq!(said(&config), [""; 0]);
+        std::fs::write(path("run"), "").unwrap();
+        config.logs = "/proc/logs".into();
+        let said = said(&config);
+        assert!(
+            said.len() == 2 && said[0].contains("/proc") && said[1].contains("it is a file"),
+            "{said:?}"
+        );
     }
 
     #[test]
