@@ -65,32 +65,46 @@ class Watch:
         self.objects = {item["metadata"]["uid"]: item for item in listed["items"]}
         self.changed = threading.Condition()
         self.failed = None
-        connection = kube.connect()
-        connection.request("GET", f"{path}?watch=1&resourceVersion={listed['metadata']['resourceVersion']}")
-        self.stream = connection.getresponse()
-        threading.Thread(target=self.follow, daemon=True).start()
+        self.kube, self.path = kube, path
+        self.version = listed["metadata"]["resourceVersion"]
+        stream = self.open()
+        threading.Thread(target=self.follow, args=[stream], daemon=True).start()
 
-    def follow(self):
+    def open(self):
+        connection = self.kube.connect()
+        query = f"watch=1&allowWatchBookmarks=true&resourceVersion={self.version}"
+        connection.request("GET", f"{self.path}?{query}")
+        stream = connection.getresponse()
+        if stream.status != 200:
+            raise RuntimeError(f"watching {self.path}: {stream.status}")
+        return stream
+
+    def follow(self, stream):
         try:
-            while line := self.stream.readline():
-                event = json.loads(line)
-                if event["type"] == "ERROR":
-                    raise RuntimeError(line)
-                if event["type"] == "BOOKMARK":
-                    continue
-                with self.changed:
-                    uid = event["object"]["metadata"]["uid"]
-                    if event["type"] == "DELETED":
-                        self.objects.pop(uid, None)
-                    else:
-                        self.objects[uid] = event["object"]
-                    self.at = time.time()
-                    self.changed.notify_all()
-            raise RuntimeError("a watch ended")
+            while True:
+                while line := stream.readline():
+                    self.take(json.loads(line))
+                # The server ends every watch after a while; the next one goes on where it was.
+                stream = self.open()
         except Exception as error:
             with self.changed:
                 self.failed = error
                 self.changed.notify_all()
+
+    def take(self, event):
+        if event["type"] == "ERROR":
+            raise RuntimeError(event)
+        about = event["object"]["metadata"]
+        with self.changed:
+            self.version = about["resourceVersion"]
+            if event["type"] == "BOOKMARK":
+                return
+            if event["type"] == "DELETED":
+                self.objects.pop(about["uid"], None)
+            else:
+                self.objects[about["uid"]] = event["object"]
+            self.at = time.time()
+            self.changed.notify_all()
 
     def wait(self, what, check, deadline_s=DEADLINE_S):
         """Waits until `check` of all objects is true, and returns when the change came that made it so."""
