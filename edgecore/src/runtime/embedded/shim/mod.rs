@@ -174,6 +174,7 @@ impl Shim {
 
     /// Waits until something is to be done; says what.
     fn wait(&mut self) -> io::Result<Vec<Source>> {
+        let rested = self.rests.take_if(|at| mono() >= *at).is_some();
         let mut fds: Vec<(Source, BorrowedFd<'_>)> = vec![
             (Source::Signals, self.signals.as_fd()),
             (Source::Listener, self.listener.as_fd()),
@@ -199,6 +200,11 @@ impl Shim {
                 tv_nsec: left.subsec_nanos().into(),
             }
         });
+        if rested {
+            // What it was started with is most of it, and a shim waits for most of its life: as the last thing before it does,
+            // so that little comes back.
+            let _ = pages::give_back();
+        }
         match poll(&mut polled, limit.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -248,11 +254,6 @@ impl Shim {
             }
         }
         self.clients.retain(|client| !client.gone);
-        if self.rests.is_some_and(|at| mono() >= at) {
-            self.rests = None;
-            // What it was started with is most of it, and a shim waits for most of its life.
-            let _ = pages::give_back();
-        }
         if !self.containers.is_empty() {
             self.idle = None;
         } else if let Some(at) = self.idle {
