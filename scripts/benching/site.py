@@ -27,7 +27,9 @@ CGROUP = "edgehold-bench"
 
 def isolated(script, arguments):
     """Runs a script in namespaces of its own and returns its exit code."""
-    command = ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, script]
+    # The first process there is a shell, which takes in whatever its parent left behind: a shim of each pod, in a soak.
+    command = ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", '"$@"; exit $?',
+               "sh", sys.executable, script]
     try:
         return subprocess.run([*command, *arguments]).returncode
     finally:
