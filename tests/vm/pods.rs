@@ -1,9 +1,9 @@
 //! What a pod asks for beyond running, on a kernel of its own with cgroups of version 2: it gets it, and no more.
 
 use serde_json::Value;
-use tests::machine::{Board, eventually};
+use tests::machine::Board;
 
-use super::site::{NODE, Site, WEB, text};
+use super::site::{NODE, Site, WEB};
 
 /// A pod of one container that runs a script, what it asks for, how it ends, and what it says. All are made at once: a
 /// machine is slow.
@@ -225,12 +225,7 @@ async fn pods_get_what_they_ask_for_and_no_more(board: Board) {
     site.kubectl.apply(&format!("{PAPERS}{pods}{probed}"));
     for case in CASES {
         let name = case.name;
-        let ended = eventually(&format!("{name} has ended"), async || {
-            let pod = site.pod(name);
-            let state = pod.pointer("/status/containerStatuses/0/state/terminated")?;
-            Some((text(&state["reason"]), state["exitCode"].as_i64()?))
-        })
-        .await;
+        let ended = site.ended(name).await;
         let said = site.kubectl.run(&["logs", name]);
         assert_eq!(said.lines().collect::<Vec<_>>(), case.says, "{name}");
         let right = match case.ends {
@@ -239,12 +234,8 @@ async fn pods_get_what_they_ask_for_and_no_more(board: Board) {
         };
         assert_eq!((ended.0.as_str(), ended.1), right, "{name}");
     }
-    eventually("what was sick is well", async || {
-        let pod = site.pod("probed");
-        let container = pod.pointer("/status/containerStatuses/0")?;
-        (container["restartCount"] == 1 && container["ready"] == true).then_some(())
-    })
-    .await;
+    let is_well = |container: &Value| (container["restartCount"] == 1 && container["ready"] == true).then_some(());
+    site.container("probed", "was sick and is well", is_well).await;
     // A command of one's own, through the cloud.
     assert!(site.kubectl.run(&["logs", "--previous", "probed"]).is_empty());
     site.kubectl.run(&["delete", "pods", "--all"]);

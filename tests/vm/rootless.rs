@@ -45,23 +45,6 @@ impl Site {
     fn start_user_node(&self) {
         self.as_user("setsid edgecore run >>/home/pi/edge.log 2>&1 </dev/null &");
     }
-
-    /// Waits for a pod's only container.
-    async fn container<T>(&self, pod: &str, what: &str, wanted: impl Fn(&Value) -> Option<T>) -> T {
-        eventually(&format!("{pod} {what}"), async || {
-            let pod = self.kubectl.json(&["pod", pod])?;
-            wanted(pod.pointer("/status/containerStatuses/0")?)
-        })
-        .await
-    }
-
-    async fn ended(&self, pod: &str) -> (String, i64) {
-        let terminated = |container: &Value| {
-            let state = container.pointer("/state/terminated")?;
-            Some((text(&state["reason"]), state["exitCode"].as_i64()?))
-        };
-        self.container(pod, "has ended", terminated).await
-    }
 }
 
 #[tokio::test]

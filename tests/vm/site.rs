@@ -141,6 +141,23 @@ impl Site {
         self.kubectl.json(&["pod", name]).unwrap_or_default()
     }
 
+    /// Waits until a pod's only container is as wanted.
+    pub(crate) async fn container<T>(&self, pod: &str, what: &str, wanted: impl Fn(&Value) -> Option<T>) -> T {
+        eventually(&format!("{pod} {what}"), async || {
+            wanted(self.pod(pod).pointer("/status/containerStatuses/0")?)
+        })
+        .await
+    }
+
+    /// Waits for its end: why, and with which code.
+    pub(crate) async fn ended(&self, pod: &str) -> (String, i64) {
+        let terminated = |container: &Value| {
+            let state = container.pointer("/state/terminated")?;
+            Some((text(&state["reason"]), state["exitCode"].as_i64()?))
+        };
+        self.container(pod, "has ended", terminated).await
+    }
+
     /// Makes a pod of one shell script, bound to the node whatever its conditions are.
     pub(crate) fn run(&self, name: &str, policy: &str, script: &str) {
         self.kubectl.apply(&format!(

@@ -143,7 +143,10 @@ impl Maker {
     pub(super) fn users(&self) -> Result<Vec<(String, String)>, RuntimeError> {
         let made = self.all_made()?.into_iter();
         Ok(made
-            .map(|made| (made.image, format!("{}/{}", made.namespace, made.pod_name)))
+            .map(|made| {
+                let pod = made.labels().pod_called();
+                (made.image, pod)
+            })
             .collect())
     }
 
