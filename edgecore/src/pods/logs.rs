@@ -4,6 +4,9 @@
 //! (`<RFC 3339 time> stdout|stderr F|P <text>`). Whoever writes it turns a full file over by renaming it to
 //! `<attempt>.log.1`, what had that name to `.2`, and so on; a reader keeps the file it has open and goes on in the new
 //! one once it has read the old one to its end.
+//!
+//! What is not followed is read as it was when it was opened: a container that writes faster than the link carries would
+//! otherwise never be read to its end, and the last three lines would be four.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -58,7 +61,7 @@ pub enum LogError {
     },
 }
 
-/// Sends a container's log to `out` in pieces, to its end; when following, until `alive` says that the container
+/// Sends a container's log to `out` in pieces, to where it ended when it was opened; when following, until `alive` says that the container
 /// ended and everything is sent, or nobody listens any more.
 pub async fn stream(
     folder: &Path,
@@ -101,15 +104,24 @@ fn joined<T>(done: Result<Result<T, LogError>, tokio::task::JoinError>) -> Resul
 #[derive(Debug)]
 struct Reader {
     path: PathBuf,
-    /// Older files that are still to be read, opened at the beginning so that turning over loses none.
-    waiting: VecDeque<File>,
-    file: Option<File>,
+    /// Files that are still to be read, opened at the beginning so that turning over loses none.
+    waiting: VecDeque<Part>,
+    part: Option<Part>,
+    follow: bool,
     record: Vec<u8>,
     /// The next record begins a line.
     fresh: bool,
     timestamps: bool,
     since: Option<String>,
     left: Option<u64>,
+}
+
+/// What is to be read of one file.
+#[derive(Debug)]
+struct Part {
+    file: File,
+    /// How many bytes are still to be read.
+    left: u64,
 }
 
 impl Reader {
@@ -123,13 +135,13 @@ impl Reader {
         let path = folder.join(format!("{attempt}.log"));
         let error = |source| LogError::Io { path: path.clone(), source };
         // Newest first. A file that is turned over in between is opened twice at worst, hence the check by inode.
-        let mut files: Vec<(u64, File)> = Vec::new();
+        let mut files: Vec<(fs::Metadata, File)> = Vec::new();
         for number in 0..=TURNED_MAX {
             match File::open(numbered(&path, number)) {
                 Ok(file) => {
-                    let inode = file.metadata().map_err(error)?.ino();
-                    if files.iter().all(|(known, _)| *known != inode) {
-                        files.push((inode, file));
+                    let meta = file.metadata().map_err(error)?;
+                    if files.iter().all(|(known, _)| known.ino() != meta.ino()) {
+                        files.push((meta, file));
                     }
                 }
                 Err(_) if number == 0 => {}
@@ -138,23 +150,26 @@ impl Reader {
         }
         let mut waiting = VecDeque::new();
         let mut wanted = options.tail.filter(|tail| *tail <= TAIL_MAX);
-        for (_, mut file) in files {
+        for (meta, mut file) in files {
+            let mut start = 0;
             if let Some(lines) = &mut wanted {
-                let (start, found) = last_lines_from(&mut file, *lines).map_err(error)?;
+                let found;
+                (start, found) = last_lines_from(&mut file, meta.len(), *lines).map_err(error)?;
                 file.seek(SeekFrom::Start(start)).map_err(error)?;
                 *lines -= found;
-                waiting.push_front(file);
-                if *lines == 0 {
-                    break;
-                }
-            } else {
-                waiting.push_front(file);
+            }
+            // A file that was turned over only while it was opened may still be written.
+            let left = if options.follow { u64::MAX } else { meta.len() - start };
+            waiting.push_front(Part { file, left });
+            if wanted == Some(0) {
+                break;
             }
         }
         Ok(Self {
-            file: waiting.pop_front(),
+            part: waiting.pop_front(),
             path,
             waiting,
+            follow: options.follow,
             record: Vec::new(),
             fresh: true,
             timestamps: options.timestamps,
@@ -173,10 +188,14 @@ impl Reader {
         let mut out = Vec::new();
         let mut buffer = vec![0; READ_BYTES];
         while out.is_empty() && !self.spent() {
-            let Some(file) = &mut self.file else { break };
-            let read = file
+            let Some(part) = &mut self.part else { break };
+            let read = (&mut part.file)
+                .take(part.left)
                 .read(&mut buffer)
                 .map_err(|source| LogError::Io { path: self.path.clone(), source })?;
+            if !self.follow {
+                part.left = part.left.saturating_sub(u64::try_from(read).unwrap_or(u64::MAX));
+            }
             if read == 0 {
                 if !self.next_file() {
                     break;
@@ -204,15 +223,18 @@ impl Reader {
     /// Goes on to the next file at the end of one; false when there is none yet.
     fn next_file(&mut self) -> bool {
         if let Some(next) = self.waiting.pop_front() {
-            self.file = Some(next);
+            self.part = Some(next);
             return true;
+        }
+        if !self.follow {
+            return false;
         }
         // Turned over: what has the name now is another file.
         let inode = |meta: io::Result<fs::Metadata>| meta.ok().map(|meta| meta.ino());
-        let current = self.file.as_ref().and_then(|file| inode(file.metadata()));
+        let current = self.part.as_ref().and_then(|part| inode(part.file.metadata()));
         match File::open(&self.path) {
             Ok(file) if inode(file.metadata()) != current => {
-                self.file = Some(file);
+                self.part = Some(Part { file, left: u64::MAX });
                 true
             }
             _ => false,
@@ -251,14 +273,15 @@ fn split(record: &[u8]) -> Option<(&[u8], bool, &[u8])> {
     Some((time, tag != b"P", text))
 }
 
-/// Where the last lines of a file begin, and how many there are of those asked for.
-fn last_lines_from(file: &mut File, lines: usize) -> io::Result<(u64, usize)> {
+/// Where the last lines of a file's first bytes begin, and how many there are of those asked for.
+fn last_lines_from(file: &mut File, bytes: u64, lines: usize) -> io::Result<(u64, usize)> {
     // The beginnings of the last lines, the oldest first.
     let mut starts: VecDeque<u64> = VecDeque::new();
     let mut buffer = vec![0; READ_BYTES];
     let mut head = Vec::new();
     let (mut at, mut line_start) = (0_u64, 0_u64);
     file.seek(SeekFrom::Start(0))?;
+    let mut file = file.take(bytes);
     loop {
         let read = file.read(&mut buffer)?;
         if read == 0 {
@@ -326,10 +349,11 @@ pub(super) fn sweep(folder: &Path, attempt: u32) {
 /// The last lines of a log file, at most so many and so many bytes; `None` when there are none.
 pub(super) fn last_lines(path: &Path, lines: usize, bytes: usize) -> Option<String> {
     let mut file = File::open(path).ok()?;
-    let (start, _) = last_lines_from(&mut file, lines).ok()?;
+    let end = file.metadata().ok()?.len();
+    let (start, _) = last_lines_from(&mut file, end, lines).ok()?;
     file.seek(SeekFrom::Start(start)).ok()?;
     let mut records = Vec::new();
-    file.read_to_end(&mut records).ok()?;
+    file.take(end - start).read_to_end(&mut records).ok()?;
     let mut text = Vec::new();
     for record in records.split_inclusive(|byte| *byte == b'\n') {
         if let Some((_, full, part)) = split(record) {
@@ -443,6 +467,31 @@ mod tests {
         alive.store(false, Ordering::SeqCst);
         assert_eq!(receiver.recv().await, None);
         tasks.join_next().await.unwrap().unwrap().unwrap();
+    }
+
+    /// Neither what comes while it is read, nor what comes in a next file, is waited for or given.
+    #[test]
+    fn what_is_not_followed_is_read_as_it_was() {
+        for (tail, expected) in [(None, "a\nb\nc\n"), (Some(2), "b\nc\n"), (Some(0), "")] {
+            let folder = Folder::new();
+            let path = folder.path().join("0.log");
+            fs::write(&path, line(1, "a") + &line(2, "b") + &line(3, "c")).unwrap();
+            let options = Options { tail, ..Options::default() };
+            let mut reader = Reader::open(folder.path(), &options).unwrap();
+            let mut all = Vec::new();
+            for round in 0..3 {
+                let mut file = fs::OpenOptions::new().append(true).open(&path).unwrap();
+                file.write_all(line(4, "later").as_bytes()).unwrap();
+                if round == 1 {
+                    fs::rename(&path, folder.path().join("0.log.1")).unwrap();
+                    fs::write(&path, line(5, "later still")).unwrap();
+                }
+                let piece;
+                (reader, piece) = reader.piece().unwrap();
+                all.extend(piece);
+            }
+            assert_eq!(String::from_utf8(all).unwrap(), expected, "tail {tail:?}");
+        }
     }
 
     #[test]
