@@ -1,11 +1,15 @@
 //! The configuration file: one TOML, every key with a default.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use daemon::config::Configuration;
 use daemon::logging::Level;
 use serde::{Deserialize, Serialize};
+
+/// What `event_ttl_s` may be: from a minute, in which somebody can look, to the week that a site may be without anybody.
+const EVENT_TTL_S: RangeInclusive<u32> = 60..=604_800;
 
 /// What an operator may set. `cloudcore check` refuses keys that are not here; `serve` warns of them and starts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +26,8 @@ pub struct Config {
     pub hosts: Vec<String>,
     /// The sealing key, where it is not in the data folder: a systemd credential, say.
     pub sealing_key: Option<PathBuf>,
+    /// How long an event is kept after it was last told, in seconds.
+    pub event_ttl_s: u32,
     /// `error`, `warn`, `info`, `debug` or `trace`.
     pub log: Level,
 }
@@ -34,6 +40,7 @@ impl Default for Config {
             hub: SocketAddr::from(([0, 0, 0, 0], 7443)),
             hosts: Vec::new(),
             sealing_key: None,
+            event_ttl_s: 3600,
             log: Level::Info,
         }
     }
@@ -51,6 +58,14 @@ impl Configuration for Config {
     }
 
     fn check(&self) -> Result<(), String> {
+        let (ttl, within) = (self.event_ttl_s, EVENT_TTL_S);
+        if !within.contains(&ttl) {
+            return Err(format!(
+                "event_ttl_s: {ttl} is not within {} and {}",
+                within.start(),
+                within.end()
+            ));
+        }
         Ok(())
     }
 }
@@ -85,5 +100,15 @@ mod tests {
             said("log = \"loud\"")
         );
         assert!(said("api = \"nowhere\"").starts_with("line 1 (api = \"nowhere\"): "));
+        for (seconds, is_good) in [(59, false), (60, true), (604_800, true), (604_801, false)] {
+            let parsed = parse::<Config>(&format!("event_ttl_s = {seconds}"));
+            let expected = format!("event_ttl_s: {seconds} is not within 60 and 604800");
+            assert!(
+                parsed
+                    .as_ref()
+                    .map_or_else(|error| error.contains(&expected), |_| is_good),
+                "{parsed:?}"
+            );
+        }
     }
 }

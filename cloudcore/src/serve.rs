@@ -96,14 +96,11 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> anyhow
     supervisor.spawn("pki", |stop| clerk.run(stop));
     supervisor.spawn("hub", |stop| hub.run(arrivals, stop));
     supervisor.spawn("nodes", |stop| nodes.run(stop));
-    let root_ca = pki.authority().bundle_pem().to_owned();
-    driver::run(
-        &store,
-        &sessions,
-        driver::clock,
-        &mut supervisor,
-        driver::Config { root_ca },
-    );
+    let controllers = driver::Config {
+        root_ca: pki.authority().bundle_pem().to_owned(),
+        event_ttl: Duration::from_secs(config.event_ttl_s.into()),
+    };
+    driver::run(&store, &sessions, driver::clock, &mut supervisor, controllers);
     let folder = config.data.clone();
     supervisor.spawn("admin", |stop| admin.serve(folder, stop));
     supervisor.spawn("api", |stop| async move {

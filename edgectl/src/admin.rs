@@ -4,12 +4,12 @@ use std::path::Path;
 
 use http::Method;
 use proto::admin::{Answer, NodeLine, PATH, Request, TokenLine};
-use serde_json::json;
+use serde::Serialize;
 
 use crate::cli;
 use crate::failure::Failure;
 use crate::near::explained;
-use crate::output::{print, remark};
+use crate::output::{Format, json, print, remark, yaml};
 use crate::resources::{Catalogue, checked};
 use crate::server::{JSON, Server, with_body};
 use crate::table::aligned;
@@ -31,19 +31,41 @@ async fn ask(server: &Server, request: &Request) -> Result<Answer, Failure> {
 }
 
 pub(crate) async fn token(server: &Server, command: cli::Token) -> Result<(), Failure> {
-    let deleted = match &command {
-        cli::Token::Delete { id } => Some(id.clone()),
-        _ => None,
+    let (deleted, format) = match &command {
+        cli::Token::Delete { id } => (Some(id.clone()), None),
+        cli::Token::List(listing) => (None, listing.output),
+        cli::Token::Create { .. } => (None, None),
     };
     match ask(server, &token_request(command)).await? {
         Answer::Token(token) => print(format!("{token}\n")),
-        Answer::Tokens(tokens) if tokens.is_empty() => {
-            remark("there are no join tokens; `edgectl token create` makes one");
-            Ok(())
+        Answer::Tokens(tokens) => {
+            let none = "there are no join tokens; `edgectl token create` makes one";
+            let names = tokens.iter().map(|token| token.id.as_str());
+            listed(format, &tokens, names, &token_lines(&tokens), none)
         }
-        Answer::Tokens(tokens) => print(aligned(&token_lines(&tokens))),
         Answer::Done(true) => print(format!("token {} deleted\n", deleted.unwrap_or_default())),
         other => Err(unexpected(&other)),
+    }
+}
+
+/// Prints a list as it was asked for. That there is nothing in it is remarked where people read.
+fn listed<'a>(
+    format: Option<Format>,
+    items: &impl Serialize,
+    mut names: impl ExactSizeIterator<Item = &'a str>,
+    lines: &[Vec<String>],
+    none: &str,
+) -> Result<(), Failure> {
+    let whole = || serde_json::to_value(items).map_err(|error| Failure::Output(error.into()));
+    match format {
+        Some(Format::Json) => print(json(&whole()?)),
+        Some(Format::Yaml) => print(yaml(&whole()?)?),
+        Some(Format::Name) => names.try_for_each(|name| print(format!("{name}\n"))),
+        None | Some(Format::Wide) if names.len() == 0 => {
+            remark(none);
+            Ok(())
+        }
+        None | Some(Format::Wide) => print(aligned(lines)),
     }
 }
 
@@ -56,7 +78,7 @@ fn token_request(command: cli::Token) -> Request {
             labels: label.into_iter().collect(),
             replace: replace.is_some(),
         },
-        cli::Token::List => Request::Tokens,
+        cli::Token::List(_) => Request::Tokens,
         cli::Token::Delete { id } => Request::DeleteToken { id },
     }
 }
@@ -89,12 +111,13 @@ fn token_lines(tokens: &[TokenLine]) -> Vec<Vec<String>> {
 
 pub(crate) async fn node(server: &Server, command: cli::Node) -> Result<(), Failure> {
     match command {
-        cli::Node::List => match ask(server, &Request::Nodes).await? {
-            Answer::Nodes(nodes) if nodes.is_empty() => {
-                remark("there are no nodes; `edgectl token create` makes a token with which `edgecore join` adds one");
-                Ok(())
+        cli::Node::List(listing) => match ask(server, &Request::Nodes).await? {
+            Answer::Nodes(nodes) => {
+                let none =
+                    "there are no nodes; `edgectl token create` makes a token with which `edgecore join` adds one";
+                let names = nodes.iter().map(|node| node.name.as_str());
+                listed(listing.output, &nodes, names, &node_lines(&nodes), none)
             }
-            Answer::Nodes(nodes) => print(aligned(&node_lines(&nodes))),
             other => Err(unexpected(&other)),
         },
         cli::Node::Revoke { name } => {
@@ -113,7 +136,7 @@ pub(crate) async fn node(server: &Server, command: cli::Node) -> Result<(), Fail
                 Err(Failure::Admin(_)) => "",
                 Err(error) => return Err(error),
             };
-            crate::delete::delete(server, &path, &json!({"propagationPolicy": "Background"})).await?;
+            crate::delete::delete(server, &path, &serde_json::json!({"propagationPolicy": "Background"})).await?;
             print(format!("node {name} deleted{barred}\n"))
         }
     }

@@ -202,6 +202,14 @@ pub(crate) struct Logs {
     pub timestamps: bool,
 }
 
+/// How a list is printed.
+#[derive(Debug, Args)]
+pub(crate) struct Listing {
+    /// `json`, `yaml` or `name`; `wide` is the table.
+    #[arg(long, short, value_name = "FORMAT")]
+    pub output: Option<Format>,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Token {
     /// Makes a token and prints it: `edgecore join` wants it. It is shown only once.
@@ -223,7 +231,7 @@ pub(crate) enum Token {
         replace: Option<String>,
     },
     /// Lists the tokens, without their secrets.
-    List,
+    List(Listing),
     /// Makes a token useless.
     Delete { id: String },
 }
@@ -231,7 +239,7 @@ pub(crate) enum Token {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Node {
     /// Lists the nodes: since when they are connected or silent, what waits for them, how much was sent.
-    List,
+    List(Listing),
     /// Bars a node's key. Its session ends within seconds; the node's containers run on.
     Revoke { name: String },
     /// Bars a node's key and deletes the node and, with it, its pods.

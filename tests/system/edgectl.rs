@@ -1,5 +1,6 @@
 //! `edgectl` against a running cloud core: what people type, what they read, and with which code it ends.
 
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tests::cores::CloudCore;
 use tests::shell::{Shell, has};
@@ -200,14 +201,19 @@ async fn administrators_get_their_answers() {
     assert_eq!(token.lines().count(), 1, "{token}");
     let list = shell.ok("token list").await;
     has(&list, &["REPLACES", "edge-1", "site=a"]);
-    let id = list
-        .lines()
-        .nth(1)
-        .and_then(|line| line.split_whitespace().next())
-        .unwrap()
-        .to_owned();
+    let id = shell.ok("token list -o name").await.trim().to_owned();
+    let listed: Value = serde_json::from_str(&shell.ok("token list -o json").await).unwrap();
+    let whole = json!([{
+        "id": id, "endsMs": listed[0]["endsMs"], "usesLeft": 1, "name": "edge-1", "labels": {"site": "a"}, "replace": false
+    }]);
+    assert_eq!(listed, whole);
+    // Who is replaced must be there.
+    let refused = shell.fails("token create --replace edge-1", 1).await;
+    has(&refused, &["there is no node \"edge-1\"", "--name"]);
     has(&shell.ok(&format!("token delete {id}")).await, &["deleted"]);
     has(&shell.ok("token list").await, &["no join tokens"]);
+    assert_eq!(shell.ok("token list --output json").await, "[]\n");
+    assert_eq!(shell.ok("node list -o name").await, "");
     has(&shell.fails("token create --ttl soon", 64).await, &["90s, 30m, 1h, 7d"]);
 
     shell
@@ -217,6 +223,13 @@ async fn administrators_get_their_answers() {
         &shell.ok("node list").await,
         &["REACHABLE-WITHIN", "edge-1", "not seen", "no"],
     );
+    assert_eq!(shell.ok("node list -o name").await, "edge-1\n");
+    has(
+        &shell.ok("node list -o yaml").await,
+        &["  connected: false\n", "  enrolled: false\n", "  name: edge-1\n"],
+    );
+    // One that was made by hand and has no key can be replaced as well.
+    shell.ok("token create --replace edge-1").await;
     has(&shell.fails("node revoke edge-1", 1).await, &["no enrolment"]);
     has(&shell.fails("node delete edge-2", 1).await, &["not found"]);
     has(&shell.ok("node delete edge-1").await, &["node edge-1 deleted"]);

@@ -34,10 +34,12 @@ const BUDGET: usize = 64;
 const RESYNC: Duration = Duration::from_secs(600);
 
 /// What the controllers need to know.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Config {
     /// The certificate authority as PEM: every namespace gets it as a config map.
     pub root_ca: String,
+    /// How long an event is kept.
+    pub event_ttl: Duration,
 }
 
 /// Where now comes from.
@@ -62,7 +64,7 @@ pub fn run(store: &Store, sessions: &Sessions, clock: Clock, supervisor: &mut Su
         Box::new(replicaset::ReplicaSets::default()),
         Box::new(daemonset::DaemonSets::default()),
         Box::new(garbage::Garbage::default()),
-        Box::new(event_ttl::EventTtl::default()),
+        Box::new(event_ttl::EventTtl::new(config.event_ttl)),
         Box::new(endpointslice::EndpointSlices),
         Box::new(Scheduler::default()),
     ];

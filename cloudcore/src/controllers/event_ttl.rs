@@ -1,4 +1,4 @@
-//! Events: kept for an hour after they were last told, and never more than so many.
+//! Events: kept for so long after they were last told, an hour by default, and never more than so many.
 //!
 //! An event's age counts from when this process last saw it change, on the monotonic clock: no jump of any wall clock
 //! takes events away, and a restart only lets them live longer.
@@ -14,15 +14,16 @@ use super::plan::{Plan, Write};
 use super::view::{Change, Now, View};
 use super::{Controller, at_once};
 
-/// How long an event is kept.
+/// How long an event is kept where nothing else is configured, as a Kubernetes API server keeps it.
 pub const TTL: Duration = Duration::from_secs(3600);
 
 /// How many events are kept; past it the one that was told longest ago goes.
 pub const EVENTS_MAX: usize = 10_000;
 
 /// The controller of events.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct EventTtl {
+    ttl: Duration,
     seen: BTreeMap<Key, Seen>,
     oldest: BTreeSet<(Revision, Key)>,
     /// Past the limit and not yet woken.
@@ -36,6 +37,18 @@ struct Seen {
     at: Mono,
     /// Past the limit, whatever its age.
     excess: bool,
+}
+
+impl EventTtl {
+    /// Keeps events for so long.
+    pub fn new(ttl: Duration) -> Self {
+        Self {
+            ttl,
+            seen: BTreeMap::new(),
+            oldest: BTreeSet::new(),
+            excess: Vec::new(),
+        }
+    }
 }
 
 impl Controller for EventTtl {
@@ -77,7 +90,7 @@ impl Controller for EventTtl {
     }
 
     fn forget(&mut self) {
-        *self = Self::default();
+        *self = Self::new(self.ttl);
     }
 
     fn wake(&mut self, change: &Change, _view: &dyn View, _now: Now) -> Vec<(Key, Lane)> {
@@ -90,11 +103,11 @@ impl Controller for EventTtl {
             return Plan::nothing();
         };
         let age = now.mono.since(seen.at);
-        if age >= TTL || seen.excess {
+        if age >= self.ttl || seen.excess {
             return Plan::of(vec![Write::Delete { key: key.clone(), uid: seen.uid }]);
         }
         Plan {
-            outcome: Outcome::Again(TTL.saturating_sub(age)),
+            outcome: Outcome::Again(self.ttl.saturating_sub(age)),
             ..Plan::nothing()
         }
     }
@@ -123,7 +136,7 @@ mod tests {
 
     #[test]
     fn an_event_lives_an_hour_after_it_was_last_told() {
-        let (mut model, mut events) = (Model::default(), EventTtl::default());
+        let (mut model, mut events) = (Model::default(), EventTtl::new(TTL));
         let key = event(&mut model, "e");
         feed(&mut model, &mut events);
         model.pass(3_599_999);
@@ -146,8 +159,22 @@ mod tests {
     }
 
     #[test]
+    fn it_lives_as_long_as_is_configured_also_after_a_start_over() {
+        let (mut model, mut events) = (Model::default(), EventTtl::new(Duration::from_secs(60)));
+        events.forget();
+        let key = event(&mut model, "e");
+        feed(&mut model, &mut events);
+        model.pass(59_999);
+        model.step(&mut events, &key);
+        assert!(model.get(&key).is_some());
+        model.pass(1);
+        model.step(&mut events, &key);
+        assert!(model.get(&key).is_none());
+    }
+
+    #[test]
     fn the_limit_and_one_past_it() {
-        let (mut model, mut events) = (Model::default(), EventTtl::default());
+        let (mut model, mut events) = (Model::default(), EventTtl::new(TTL));
         for at in 0..EVENTS_MAX {
             event(&mut model, &format!("e{at}"));
         }

@@ -133,6 +133,12 @@ impl Clerk {
         }
         let ca = self.shared.authority.newest_hash();
         let (text, token) = Token::create(spec, ca, now_ms).map_err(PkiError::Token)?;
+        if let Some(name) = token.name.as_ref().filter(|_| token.replace)
+            && self.shared.roll.of_node(name).is_none()
+            && self.ledger.node(name).is_none()
+        {
+            return Err(PkiError::Token(TokenError::ReplacesNobody(name.clone())));
+        }
         let mut writes = vec![put_token(&token)?];
         writes.extend((ended.iter()).map(|id| Write::Delete { space: TOKENS, id: id.clone() }));
         self.ledger.commit(writes).await.map_err(PkiError::Ledger)?;

@@ -64,6 +64,8 @@ pub enum TokenError {
     Labels,
     #[error("replace: needs the name of the node to replace")]
     ReplaceWhom,
+    #[error("replace: there is no node {0:?} (`edgectl node list`); a token for a new one has --name")]
+    ReplacesNobody(String),
     #[error("{TOKENS_MAX} join tokens exist; delete some first")]
     TooMany,
 }
