@@ -20,8 +20,8 @@ class Limit:
 
 # By how the name of a series begins; the first that fits counts.
 LIMITS = [
-    # Events are kept for an hour, the history of every object for five minutes.
-    ("memory of the cloud", Limit("memory", "KiB", 2048, fills_s=3900)),
+    # Events are kept for ten minutes there (soak.py), the history of every object for five.
+    ("memory of the cloud", Limit("memory", "KiB", 2048, fills_s=900)),
     ("memory", Limit("memory", "KiB", 256)),
     ("descriptors", Limit("descriptors", "", 2)),
     ("threads", Limit("threads", "", 0.9)),

@@ -79,7 +79,7 @@ class Measures:
             raise RuntimeError(f"{dropped} datagrams were not counted")
 
     def memory(self, row, pss_mib, rss_mib=None):
-        time.sleep(self.how.settle_s)
+        time.sleep(self.how.rest_s)
         found = self.edge.process.memory()
         budgets = [(found.pss, pss_mib * 1024)] + ([(found.rss, rss_mib * 1024)] if rss_mib else [])
         self.figures.add(row, f"{mib(found.pss)} PSS, {mib(found.rss)} RSS, {mib(found.anonymous)} of it anonymous",

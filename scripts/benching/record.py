@@ -22,11 +22,8 @@ class Figures:
         self.tables = {}
 
     def add(self, row, text, *budgets):
-        """`budgets` are pairs of a value and its limit, in one unit each."""
-        over = [f"over by {number((value / limit - 1) * 100)} %" for value, limit in budgets if limit and value > limit]
-        over += ["over" for value, limit in budgets if not limit and value > 0]
-        if over:
-            text += f" (**{', '.join(over)}**)"
+        """`budgets` are those of `judged`."""
+        text = judged(text, *budgets)
         self.rows[row] = text
         print(f"    {row}: {text}", flush=True)
 
@@ -56,6 +53,13 @@ class Figures:
         page.write_text("\n".join(lines) + "\n")
         if left:
             raise RuntimeError(f"{page} has no row for: {', '.join(left)}")
+
+
+def judged(text, *budgets):
+    """A figure, and where it is over: `budgets` are pairs of a value and its limit, in one unit each."""
+    over = [f"over by {number((value / limit - 1) * 100)} %" for value, limit in budgets if limit and value > limit]
+    over += ["over" for value, limit in budgets if not limit and value > 0]
+    return f"{text} (**{', '.join(over)}**)" if over else text
 
 
 def number(value):

@@ -28,13 +28,14 @@ CGROUP = "edgehold-bench"
 def isolated(script, arguments):
     """Runs a script in namespaces of its own and returns its exit code."""
     # The first process there is a shell, which takes in whatever its parent left behind: a shim of each pod, in a soak.
-    command = ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", '"$@"; exit $?',
-               "sh", sys.executable, script]
+    # Whoever ends this process ends all of it: no namespace, containerd or node is left running.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    command = ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc",
+               "--kill-child", "sh", "-c", '"$@"; exit $?', "sh", sys.executable, script]
     try:
         return subprocess.run([*command, *arguments]).returncode
     finally:
-        for path in cgroups():
-            remove_cgroup(path)
+        until_no_cgroup()
 
 
 def settle_in():
@@ -136,12 +137,15 @@ class Link:
 
 
 class Cloud:
-    def __init__(self, folder, program, hosts):
+    """`settings` are keys of its configuration, beside their defaults."""
+
+    def __init__(self, folder, program, hosts, **settings):
         self.folder = folder / "cloud"
         self.program = program
         self.config = folder / "cloudcore.toml"
         self.config.write_text(f'data = "{self.folder}"\napi = "0.0.0.0:{API_PORT}"\nhub = "0.0.0.0:{HUB_PORT}"\n'
-                               f"hosts = {json.dumps(hosts)}\n")
+                               f"hosts = {json.dumps(hosts)}\n" +
+                               "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
         self.log = folder / "cloudcore.log"
         self.kubeconfig = self.folder / "admin.kubeconfig"
         self.start()
@@ -238,7 +242,7 @@ class Edge:
 
 def boot_anew(folder, edge, containerd, keep):
     """What a power cut leaves: nothing that ran except `keep`, nothing of what does not survive a reboot, another boot.
-    The edge core is not started."""
+    Containerd, where the node has one, is started, the edge core is not."""
     keep = {os.getpid(), *keep}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) not in keep:
@@ -246,27 +250,33 @@ def boot_anew(folder, edge, containerd, keep):
                 os.kill(int(entry.name), signal.SIGKILL)
             except ProcessLookupError:
                 pass
-    for process in (edge.process, containerd.process):
+    for process in (edge.process, *([containerd.process] if containerd else [])):
         process.popen.wait()
     until("all of them have ended", lambda: not contained())
     points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     for point in reversed([point for point in points if point.startswith((f"{folder}/", f"{edge.run_folder}/"))]):
         run("umount", "-l", point)
-    for gone in (containerd.state, edge.run_folder, Path("/run/containerd")):
+    for gone in (*([containerd.state] if containerd else []), edge.run_folder, Path("/run/containerd")):
         shutil.rmtree(gone, ignore_errors=True)
-    until("their cgroups are gone", lambda: not any(map(remove_cgroup, cgroups())))
+    until_no_cgroup()
     boot = folder / "boot_id"
     boot.write_text(Path("/proc/sys/kernel/random/uuid").read_text())
     if str(BOOT_ID) in points:
         run("umount", BOOT_ID)
     run("mount", "--bind", boot, BOOT_ID)
-    containerd.start()
+    if containerd:
+        containerd.start()
 
 
 def cgroups():
     """The nodes' cgroup, in each hierarchy."""
     paths = [CGROUPS / CGROUP, *(path / CGROUP for path in CGROUPS.iterdir() if path.is_dir())]
     return [path for path in paths if path.is_dir()]
+
+
+def until_no_cgroup():
+    """Removes them; processes in them may still be ending."""
+    until("the nodes' cgroups are gone", lambda: not any(map(remove_cgroup, cgroups())))
 
 
 def remove_cgroup(path):

@@ -19,7 +19,7 @@ from .measures import CONFIG_MAPS, DEPLOYMENTS, deployment
 from .outside import Wire
 from .process import HERE
 from .record import number
-from .site import Cloud, Containerd, Edge, Link, contained, run
+from .site import Cloud, Containerd, Edge, Link, contained, processes, run
 from .wait import until
 
 PODS = 3
@@ -27,6 +27,8 @@ PODS_MORE = 6
 # Every so many rounds the link is cut, for longer than the dialler needs to notice that it is gone.
 CUT_EVERY = 4
 BEAT_S = 3
+# So that the cloud core is full of events soon.
+EVENT_TTL_S = 600
 LEAK_KIB = 64
 LEAKS = ("memory", "descriptors", "rows")
 # System calls, as a debugger makes them on x86-64: mmap of memory that is there at once, dup of standard input.
@@ -35,15 +37,17 @@ REGISTERS = ("rdi", "rsi", "rdx", "r10", "r8", "r9")
 
 
 class Soak:
-    def __init__(self, folder, programs, image, figures, leak=None):
+    def __init__(self, folder, programs, image, figures, runtime="containerd", leak=None):
         self.folder, self.figures, self.leak = folder, figures, leak
         self.link = Link(1)
         self.wire = Wire(self.link)
-        self.containerd = Containerd(folder)
-        self.cloud = Cloud(folder, programs["cloudcore"], [self.link.cloud])
+        self.runtime = runtime
+        self.containerd = Containerd(folder) if runtime == "containerd" else None
+        self.cloud = Cloud(folder, programs["cloudcore"], [self.link.cloud], event_ttl_s=EVENT_TTL_S)
         self.kube = Kube(self.cloud.kubeconfig, folder)
         self.pods, self.nodes = Watch(self.kube, "/api/v1/pods"), Watch(self.kube, "/api/v1/nodes")
-        self.edge = Edge(folder, programs["edgecore"], "edge", self.link, self.cloud, self.containerd)
+        self.edge = Edge(folder, programs["edgecore"], "edge", self.link, self.cloud, self.containerd,
+                         runtime)
         self.edge.configure(beat_s=BEAT_S)
         run(programs["edgecore"], "--config", self.edge.config, "image", "import", image)
         self.edge.start()
@@ -123,6 +127,10 @@ class Soak:
                 found[f"descriptors of the {name}: {kind}"] = count
             for thread, count in look.threads.items():
                 found[f"threads of the {name}: {thread}"] = count
+        # Those that keep containers and their logs, together: each is of a pod that is there all the while, or new.
+        beside = [pid for pid in processes("edgecore") if pid != self.edge.process.pid]
+        found["memory beside the edge core"] = sum(HERE.look(pid).total().anonymous for pid in beside)
+        found["count of processes beside it"] = len(beside)
         for table, count in self.rows().items():
             found[f"rows of node.db: {table}"] = count
         for path in self.edge.folder.rglob("*"):
@@ -161,12 +169,13 @@ class Soak:
 
         words = [f"{what} {number(all_of(first, start))} → {number(all_of(last, start))} {unit}".strip()
                  for what, start, unit in (("memory of the edge core", "memory of the edge", "KiB"),
+                                           ("of its pods' processes", "memory beside", "KiB"),
                                            ("of the cloud core", "memory of the cloud", "KiB"),
                                            ("descriptors", "descriptors of the edge", ""),
                                            ("threads", "threads of the edge", ""), ("rows", "rows", ""),
                                            ("database and WAL", "file edge/node.db", "KiB"))]
         text = f"{self.rounds} rounds in {number(seconds / 3600)} h: {', '.join(words)}"
-        self.figures.add("soak", text + (f"; **{len(grown)} leaks**" if grown else ""))
+        self.figures.add(f"soak with {self.runtime}", text + (f"; **{len(grown)} leaks**" if grown else ""))
         self.edge.process.end(signal.SIGTERM)
         return not grown
 

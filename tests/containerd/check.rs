@@ -5,8 +5,9 @@ use std::process::{Command, Stdio};
 
 use tests::cores::{eventually, program};
 
+use super::host::{fill, own_mounts};
 use super::no_clock::Wall;
-use super::node::{Node, fill, own_mounts};
+use super::node::Node;
 use super::site::Site;
 
 /// What a check said.

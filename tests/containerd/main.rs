@@ -6,8 +6,10 @@
 #![expect(clippy::unwrap_used, reason = "what supports a test fails by panicking, too")]
 
 mod check;
+mod host;
 mod images;
 mod life;
+mod limits;
 mod logs;
 mod main_job;
 mod no_clock;

@@ -5,7 +5,8 @@ use std::process::Command;
 
 use tests::cores::eventually;
 
-use super::node::{On, kill, on_both, own_mounts};
+use super::host::{kill, own_mounts};
+use super::node::{On, on_both};
 use super::site::{Site, new_boot_id, text};
 
 on_both!(

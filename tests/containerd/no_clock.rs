@@ -9,7 +9,8 @@ use std::process::{Child, Command, Stdio};
 use proto::time::rfc3339;
 use tests::cores::{eventually, program};
 
-use super::node::{Node, On, kill, on_both, own_mounts};
+use super::host::{kill, own_mounts};
+use super::node::{Node, On, on_both};
 use super::site::{Site, new_boot_id, text};
 
 on_both!(an_edge_core_at_1970_runs_its_pods_and_learns_the_time);

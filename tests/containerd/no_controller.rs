@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::node::{On, WEB, on_both, own_mounts};
+use super::host::own_mounts;
+use super::node::{On, WEB, on_both};
 use super::site::{Site, text};
 
 on_both!(runs_without_the_memory_controller);

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tests::cores::{EdgeCore, eventually, program};
 
-use super::node::{Node, On, archive, fill, kill, on_both, on_both_in_full};
+use super::host::{fill, kill};
+use super::node::{Node, On, archive, on_both, on_both_in_full};
 use super::registry::Registry;
 use super::site::{Site, text};
 

@@ -1,7 +1,6 @@
 //! A container runtime of one's own, by containerd or by the edge core itself, and what tests ask of it.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -17,6 +16,8 @@ use edgecore::runtime::{CniConfig, Container, Event, Labels, Limits, Runtime as 
 use proto::object::Uid;
 use proto::time::Wall;
 use tokio::sync::mpsc::Receiver;
+
+use super::host::{kill, remove_tree, small};
 
 pub(crate) const WEB: &str = "images.edgehold.dev/web:1";
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -533,68 +534,6 @@ fn own(config: &Config) -> embedded::Config {
     }
 }
 
-/// Takes all the room a folder's file system has left, to the last byte, and says with which file.
-pub(crate) fn fill(folder: &Path) -> PathBuf {
-    let path = folder.join("filler");
-    let mut file = std::fs::File::options().create(true).append(true).open(&path).unwrap();
-    let block = vec![0; 1 << 20];
-    let mut size = block.len();
-    while size > 0 {
-        match file.write_all(&block[..size]) {
-            Ok(()) => {}
-            // Some of it may have found room.
-            Err(error) => {
-                assert_eq!(error.kind(), std::io::ErrorKind::StorageFull, "{error}");
-                size /= 2;
-            }
-        }
-    }
-    path
-}
-
-/// Mounts a small file system of memory on a folder; `options` are those of tmpfs.
-fn small(folder: &Path, options: &str) -> PathBuf {
-    std::fs::create_dir_all(folder).unwrap();
-    let mounted = Command::new("mount")
-        .args(["-t", "tmpfs", "-o", options, "none"])
-        .arg(folder)
-        .status()
-        .unwrap();
-    assert!(mounted.success());
-    folder.to_owned()
-}
-
-/// Gives this thread, and every process it starts from now on, a mount table of its own.
-pub(crate) fn own_mounts() {
-    #[expect(unsafe_code, reason = "rustix marks it unsafe for what other flags than this one do")]
-    // SAFETY: a new mount namespace shares no memory or descriptors differently.
-    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }.unwrap();
-    assert!(
-        Command::new("mount")
-            .args(["--make-rprivate", "/"])
-            .status()
-            .unwrap()
-            .success()
-    );
-}
-
-/// Removes a cgroup and those below it.
-pub(crate) fn remove_tree(cgroup: &Path) {
-    for entry in std::fs::read_dir(cgroup).into_iter().flatten().flatten() {
-        if entry.path().is_dir() {
-            remove_tree(&entry.path());
-        }
-    }
-    let _ = std::fs::remove_dir(cgroup);
-}
-
-pub(crate) fn kill(pid: u32) {
-    let _ = Command::new("kill")
-        .args(["-9", &pid.to_string()])
-        .stderr(Stdio::null())
-        .status();
-}
-
 fn start_daemon(folder: &Path) -> Child {
     let path = |name: &str| folder.join(name).display().to_string();
     let config = format!(
@@ -623,24 +562,7 @@ fn start_daemon(folder: &Path) -> Child {
 
 /// An archive of one of our images for this machine, built when it is not there.
 pub(crate) fn archive(name: &str) -> PathBuf {
-    let arch = if cfg!(target_arch = "aarch64") {
-        "arm64"
-    } else {
-        "amd64"
-    };
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("images");
-    let archive = folder.join(format!("{name}-{arch}.tar"));
-    if !archive.exists() {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../images/build");
-        let status = Command::new(script)
-            .arg(&folder)
-            .args([arch, name])
-            .stdout(Stdio::null())
-            .status()
-            .unwrap();
-        assert!(status.success());
-    }
-    archive
+    tests::ship::archive(Path::new(env!("CARGO_TARGET_TMPDIR")), name, tests::ship::HERE)
 }
 
 /// A pod nobody had before.

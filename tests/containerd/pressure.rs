@@ -4,7 +4,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::node::{Node, own_mounts};
+use super::host::own_mounts;
+use super::node::Node;
 use super::site::Site;
 
 /// Lets a file of the kernel's say something else.

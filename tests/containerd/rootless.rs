@@ -12,7 +12,8 @@ use serde_json::Value;
 use tests::cores::{eventually, program};
 
 use self::home::{Home, RANGE_COUNT, as_user, done, range, uid};
-use super::node::{mark, own_mounts};
+use super::host::own_mounts;
+use super::node::mark;
 use super::site::text;
 
 const VOLUMES: &str = "  securityContext: {runAsUser: 0, fsGroup: 77}

@@ -7,7 +7,8 @@ use edgecore::runtime::{Event, Mount, Runtime as _, Security, State};
 use proto::object::Uid;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
-use super::node::{Node, On, event, eventually, fill, kill, pod};
+use super::host::{fill, kill};
+use super::node::{Node, On, event, eventually, pod};
 
 const COUNT: &str = "i=0; while :; do echo $i; i=$((i+1)); sleep 0.01; done";
 

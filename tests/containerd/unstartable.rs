@@ -4,7 +4,8 @@ use edgecore::runtime::{Mount, Runtime as _, RuntimeError};
 use serde_json::Value;
 use tests::cores::eventually;
 
-use super::node::{Node, On, WEB, kill, on_both, pod};
+use super::host::kill;
+use super::node::{Node, On, WEB, on_both, pod};
 use super::site::{Site, text};
 
 on_both!(

@@ -61,19 +61,7 @@ impl Drop for Containerd {
 
 /// The image of the demo, as `images/build` makes it.
 fn web() -> PathBuf {
-    let arch = if cfg!(target_arch = "aarch64") {
-        "arm64"
-    } else {
-        "amd64"
-    };
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("images");
-    let archive = folder.join(format!("web-{arch}.tar"));
-    if !archive.exists() {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../images/build");
-        let status = Command::new(script).arg(&folder).args([arch, "web"]).status().unwrap();
-        assert!(status.success());
-    }
-    archive
+    tests::ship::archive(Path::new(env!("CARGO_TARGET_TMPDIR")), "web", tests::ship::HERE)
 }
 
 /// What people meet: folders nobody describes, what is gone in both ways. Not what containerd 1.6 does not do on overlayfs:

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use crate::processes::repository;
 
@@ -51,6 +51,13 @@ pub const ARMV6: Machine = Machine {
 
 /// Those that images and packages are made for unless others are asked for.
 pub const MACHINES: [Machine; 3] = [AMD64, ARM64, ARMHF];
+
+/// What this machine is called there.
+pub const HERE: &str = if cfg!(target_arch = "aarch64") {
+    "arm64"
+} else {
+    "amd64"
+};
 
 /// Our programs.
 pub const PROGRAMS: [&str; 3] = ["edgecore", "cloudcore", "edgectl"];
@@ -131,6 +138,22 @@ impl Programs {
         let suffix = if machine == ARMV6 { "-armv6" } else { "" };
         out.join(format!("{name}_{version}_{}{suffix}.deb", machine.debian))
     }
+}
+
+/// An archive of a sample workload's image, below a folder where it is built when it is not there.
+pub fn archive(folder: &Path, name: &str, arch: &str) -> PathBuf {
+    let folder = folder.join("images");
+    let archive = folder.join(format!("{name}-{arch}.tar"));
+    if !archive.exists() {
+        let status = Command::new(repository().join("images/build"))
+            .arg(&folder)
+            .args([arch, name])
+            .stdout(Stdio::null())
+            .status()
+            .expect("the script starts");
+        assert!(status.success(), "images/build {name} for {arch}");
+    }
+    archive
 }
 
 impl Machine {

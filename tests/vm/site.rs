@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -118,7 +118,7 @@ impl Site {
     }
 
     /// The processes on the machine that have this in an argument.
-    fn processes(&self, mark: &str) -> BTreeSet<u32> {
+    pub(crate) fn processes(&self, mark: &str) -> BTreeSet<u32> {
         // The first letter in brackets: what looks for it is not to find itself.
         let (first, rest) = mark.split_at(1);
         let found = self.machine.exec(&format!(
@@ -221,18 +221,7 @@ impl Drop for Site {
 
 /// The image [`WEB`] for a machine.
 fn archive(board: Board) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("images");
-    let archive = folder.join(format!("web-{}.tar", board.arch()));
-    if !archive.exists() {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../images/build");
-        let made = Command::new(script)
-            .arg(&folder)
-            .args([board.arch(), "web"])
-            .stdout(Stdio::null())
-            .status();
-        assert!(made.unwrap().success());
-    }
-    archive
+    tests::ship::archive(Path::new(env!("CARGO_TARGET_TMPDIR")), "web", board.arch())
 }
 
 fn integrity(database: &Path) -> String {

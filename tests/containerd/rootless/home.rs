@@ -10,7 +10,8 @@ use serde_json::Value;
 use tests::cores::{CloudCore, EdgeCore, Kubectl, eventually, program};
 use tests::processes::{executed, parent_in};
 
-use crate::node::{WEB, archive, kill, mark};
+use crate::host::kill;
+use crate::node::{WEB, archive, mark};
 use crate::site::is_ready;
 
 /// Nobody's numbers.
