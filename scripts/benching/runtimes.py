@@ -60,6 +60,8 @@ class Node:
         self.name = f"on-{runtime}"
         self.acts = self.folder / f"{self.name}-acts"
         self.acts.mkdir()
+        # Whoever the image runs as.
+        self.acts.chmod(0o1777)
         self.containerd = Containerd(self.folder) if runtime == "containerd" else None
         # A copy of its own: pages of one file count half for each of two who have it in memory.
         program = self.folder / f"{self.name}-program/edgecore"
