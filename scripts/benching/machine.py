@@ -7,7 +7,7 @@ from pathlib import Path
 from .kube import Kube, Watch, is_ready, of_app
 from .measures import DEPLOYMENTS, deployment
 from .process import Place
-from .record import number
+from .record import mib, number
 from .site import API_PORT, Cloud
 
 VM = Path(__file__).resolve().parent.parent / "vm"
@@ -19,6 +19,8 @@ CONFIG = "/etc/edgehold/edgecore.toml"
 IMAGE = "/usr/share/edgehold/web.tar"
 # Emulated, everything takes its time.
 PATIENCE_S = 900
+# What a pod may take beside the edge core.
+SHIM_KIB_MAX = 1024
 
 
 class Machine:
@@ -56,6 +58,10 @@ class Machine:
             self.pods.wait(f"{count} pods are ready", lambda objects, count=count: len(of_app(objects, "site")) == count
                            and all(map(is_ready, objects.values())), PATIENCE_S)
             footprint.measure(f"{row}, {count} pods", pid, pss_mib)
+            shims = footprint.place.shims()
+            each = sum(shims) / count
+            footprint.figures.add(f"{row}, beside it with {count} pods", f"{mib(sum(shims))} PSS in {len(shims)} shims: "
+                                  f"{number(each)} KiB a pod", (each, SHIM_KIB_MAX))
 
     def remove(self):
         vm("remove", NAME)

@@ -15,6 +15,15 @@ for table in udp udp6 tcp tcp6 unix netlink; do echo "@net $table"; cat "net/$ta
 echo "@io"; cat io
 """
 
+SHIMS = """
+for p in /proc/[0-9]*; do
+    case "$(tr '\\0' ' ' <$p/cmdline 2>/dev/null)" in
+        "edgecore pod-shim "*) sed -n 's/^Pss: *\\([0-9]*\\) kB/\\1/p' $p/smaps_rollup ;;
+    esac
+done
+true
+"""
+
 
 class Place:
     """Where a process is: on this machine, or behind words that run a shell somewhere else."""
@@ -36,6 +45,10 @@ class Place:
         if not found:
             raise RuntimeError(f"no {name} runs {' '.join(self.words) or 'here'}")
         return min(map(int, found.split()))
+
+    def shims(self):
+        """The PSS of each process that keeps a pod's containers, in KiB."""
+        return [int(line) for line in self.shell(SHIMS).split()]
 
     def look(self, pid):
         return Look(self.shell(LOOK.format(pid=pid)))

@@ -5,6 +5,7 @@ host's, and what a runtime takes is what all of its processes take.
 """
 
 import os
+import re
 import shutil
 import signal
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from .kube import Kube, Watch, is_ready, of_app
 from .measures import DEPLOYMENTS, PODS, deployment, pod_spec
+from .machine import SHIM_KIB_MAX
 from .record import judged, middle, mib, ms, number, quantile, spread
 from .site import Cloud, Containerd, Edge, Link, boot_anew, contained, memory, processes, read, run
 from .wait import until
@@ -26,7 +28,6 @@ SCRIPT = f'echo >> {ACTS}/"$POD"; exec sleep 1000000'
 SLEEPS = b"sleep\0"
 # What each may take; there are no budgets for the daemon's side.
 BUDGETS = {"beside the edge core, 10 pods": "≤ 1 MiB PSS a pod"}
-POD_KIB_MAX = 1024
 
 
 class Runtimes:
@@ -86,22 +87,23 @@ class Node:
         """Pairs of a row and what this runtime has in it."""
         yield "idle", self.memory()
         yield "apply → the container's first act", self.latency()
-        cpu, written = self.ten_pods()
-        yield "processor time for one pod's start", ms(cpu)
-        yield "written to the disk for one pod's start", f"{number(written / 1024)} KiB"
-        yield from self.with_pods(self.how.pods, POD_KIB_MAX)
+        before = self.written()
+        self.scale(self.how.pods)
+        each = (self.written() - before) / self.how.pods
+        yield "written to the disk for one pod's start", f"{number(each / 1024)} KiB"
+        yield from self.with_pods(self.how.pods, SHIM_KIB_MAX)
         yield "killed → its next first act, offline", self.restarts()
         yield f"power cut → first act of all {self.how.pods} pods, offline", self.boots()
         if self.how.many_pods:
             self.scale(self.how.many_pods)
             yield from self.with_pods(self.how.many_pods)
 
-    def with_pods(self, count, pod_kib_max=None):
+    def with_pods(self, count, kib_max=None):
         yield f"edge core, {count} pods", self.memory()
         beside = self.beside()
         each = sum(beside.values()) / count
         text = ", ".join(f"{mib(pss)} {BESIDE[word]}" for word, pss in beside.items() if pss)
-        limits = [(each, pod_kib_max)] if pod_kib_max and self.runtime == "embedded" else []
+        limits = [(each, kib_max)] if kib_max and self.runtime == "embedded" else []
         yield f"beside the edge core, {count} pods", judged(f"{mib(sum(beside.values()))} PSS: {text}; {number(each)} KiB a pod",
                                                             *limits)
 
@@ -117,16 +119,10 @@ class Node:
         """PSS of everything but the edge core and the containers, in KiB, by program."""
         return {word: sum(memory(pid).pss for pid in self.others(word)) for word in BESIDE}
 
-    def cost(self):
-        """Seconds of the processor, and bytes for disks, of everything but the containers so far."""
-        seconds = written = 0
-        for pid in [pid for word in BESIDE for pid in processes(word)]:
-            # utime, stime, and those of the children that have ended.
-            ticks = read(Path(f"/proc/{pid}/stat")).rsplit(b")", 1)[-1].split()[11:15]
-            seconds += sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
-            lines = read(Path(f"/proc/{pid}/io")).decode().splitlines()
-            written += sum(int(line.split()[1]) for line in lines if line.startswith("write_bytes"))
-        return seconds, written
+    def written(self):
+        """Bytes for disks, of everything but the containers so far."""
+        files = [read(Path(f"/proc/{pid}/io")).decode() for word in BESIDE for pid in processes(word)]
+        return sum(int(count) for text in files for count in re.findall(r"^write_bytes: (\d+)", text, flags=re.M))
 
     def act(self, uid, count=1):
         """When a pod's container acted for this time, the first by default."""
@@ -146,11 +142,6 @@ class Node:
             self.site.kube.delete(f"{PODS}/{name}")
             self.site.pods.wait(f"{name} is gone", lambda objects, uid=uid: uid not in objects)
         return spread(took, ms)
-
-    def ten_pods(self):
-        before = self.cost()
-        self.scale(self.how.pods)
-        return [(after - earlier) / self.how.pods for earlier, after in zip(before, self.cost())]
 
     def uids(self):
         return [pod["metadata"]["uid"] for pod in of_app(self.site.pods.objects, "site")]
