@@ -13,6 +13,7 @@ pub mod node;
 pub mod oci;
 mod pages;
 pub mod pods;
+mod removal;
 pub mod rootless;
 pub mod run;
 pub mod runtime;

@@ -44,12 +44,15 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
     }
 }
 
-async fn run_with(config: Config, clock: NodeClock, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
+async fn run_with(mut config: Config, clock: NodeClock, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
     let mut shutdown = pin!(shutdown);
     let service = Service::from_environment();
     let Some((_lock, store, recovered)) = opened(&config, &service, shutdown.as_mut()).await? else {
         return Ok(());
     };
+    // What is mounted there is known to the kernel by this name.
+    let real = config.run.canonicalize();
+    config.run = real.with_context(|| format!("looking for {}", config.run.display()))?;
     clock.raise_floor(mono(), store.floor_ms());
     let judge = clock.clone();
     let runtime = Arc::new(choice::runtime(&config, Arc::new(move || judge.wall())).await?);

@@ -11,6 +11,8 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
+use rustix::process::Signal;
+
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -244,6 +246,18 @@ pub(crate) fn signals() -> io::Result<OwnedFd> {
     };
     // SAFETY: it was made above and is known to nobody else.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A signal by its number, but those two that C libraries keep for themselves.
+pub(crate) fn signal(number: u32) -> Option<Signal> {
+    const REAL_TIME: std::ops::RangeInclusive<i32> = 34..=64;
+    let number = i32::try_from(number).ok()?;
+    Signal::from_named_raw(number).or_else(|| {
+        // SAFETY: the kernel knows it, and no C library keeps it for itself.
+        REAL_TIME
+            .contains(&number)
+            .then(|| unsafe { Signal::from_raw_unchecked(number) })
+    })
 }
 
 pub(crate) fn make_fifo(path: &Path) -> io::Result<()> {

@@ -295,5 +295,7 @@ def contained(pod=""):
     found = set()
     for path in cgroups():
         for file in path.glob(f"pod{pod}*/**/cgroup.procs"):
-            found.update(map(int, read(file).split()))
+            # Beside the containers' there is that of what keeps them.
+            if file.parent.name != "shim":
+                found.update(map(int, read(file).split()))
     return sorted(found - {0})

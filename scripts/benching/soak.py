@@ -6,6 +6,7 @@ edge core by a debugger, rows are entries that the rounds leave behind.
 """
 
 import json
+import re
 import shutil
 import signal
 import sqlite3
@@ -13,7 +14,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from . import flat
+from . import flat, site
 from .kube import Kube, Watch, is_ready, of_app
 from .measures import CONFIG_MAPS, DEPLOYMENTS, deployment
 from .outside import Wire
@@ -29,6 +30,8 @@ CUT_EVERY = 4
 BEAT_S = 3
 # So that the cloud core is full of events soon.
 EVENT_TTL_S = 600
+# Words of the command lines of what keeps containers, and their logs.
+KEEPERS = ("pod-shim", "log-shim")
 LEAK_KIB = 64
 LEAKS = ("memory", "descriptors", "rows")
 # System calls, as a debugger makes them on x86-64: mmap of memory that is there at once, dup of standard input.
@@ -127,9 +130,11 @@ class Soak:
                 found[f"descriptors of the {name}: {kind}"] = count
             for thread, count in look.threads.items():
                 found[f"threads of the {name}: {thread}"] = count
-        # Those that keep containers and their logs, together: each is of a pod that is there all the while, or new.
-        beside = [pid for pid in processes("edgecore") if pid != self.edge.process.pid]
-        found["memory beside the edge core"] = sum(HERE.look(pid).total().anonymous for pid in beside)
+        # Those that keep containers and their logs, together. One of a pod that has gone may be just ending.
+        beside = [pid for word in KEEPERS for pid in processes(word)]
+        rollups = [site.read(Path(f"/proc/{pid}/smaps_rollup")).decode() for pid in beside]
+        found["memory beside the edge core"] = sum(
+            int(kib) for text in rollups for kib in re.findall(r"^Anonymous: +(\d+)", text, flags=re.M))
         found["count of processes beside it"] = len(beside)
         for table, count in self.rows().items():
             found[f"rows of node.db: {table}"] = count

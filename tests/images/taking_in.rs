@@ -228,6 +228,56 @@ async fn images_that_are_wrong_say_where() {
     }
 }
 
+/// What came of an image before the disk was full is shown, can be taken away, and gives way to another.
+#[tokio::test]
+async fn what_came_of_an_image_that_never_arrives_gives_way() {
+    let zeros = |count: usize| Node::new(super::tree::Kind::File(vec![0; count << 20]));
+    let (below, above) = (
+        tree(&[("below", zeros(50))]),
+        tree(&[("below", zeros(50)), ("above", zeros(80))]),
+    );
+    let huge = Image::of("images.test/huge:1", &[below, above], false);
+    let other = Image::of("images.test/other:1", &[tree(&[("other", zeros(40))])], false);
+    for kind in KINDS {
+        let place = Place::new(kind);
+        let disk = place.path("images");
+        let mount = |words: &[&str]| {
+            std::process::Command::new("mount")
+                .args(words)
+                .arg(&disk)
+                .status()
+                .unwrap()
+        };
+        assert!(mount(&["-t", "tmpfs", "-o", "size=100m", "tmpfs"]).success());
+        let store = open(place.folder.path(), kind);
+        let archive = place.path("archive.tar");
+        let fails = async || {
+            huge.write(&archive);
+            let error = store.import(&archive).await.unwrap_err();
+            assert!(matches!(error, StoreError::DiskFull { .. }), "{kind:?}: {error:?}");
+            assert_eq!(
+                store.names().unwrap(),
+                [("images.test/huge:1".to_owned(), None)],
+                "{kind:?}"
+            );
+        };
+        fails().await;
+        other.write(&archive);
+        store.import(&archive).await.unwrap();
+        let names: Vec<_> = store.names().unwrap().into_iter().map(|(name, _)| name).collect();
+        assert!(names.contains(&"images.test/other:1".to_owned()), "{kind:?}: {names:?}");
+        for name in names {
+            assert!(store.forget(&name).unwrap(), "{kind:?}: {name}");
+        }
+        assert!(!store.forget("images.test/huge:1").unwrap(), "{kind:?}");
+        store.collect(&BTreeSet::new()).unwrap();
+        fails().await;
+        assert!(store.forget("images.test/huge:1").unwrap(), "{kind:?}");
+        store.collect(&BTreeSet::new()).unwrap();
+        assert_eq!(place.counts(), [0; 7], "{kind:?}");
+    }
+}
+
 /// A bomb, or just too much: the disk is not filled, and what was begun is gone.
 #[tokio::test]
 async fn images_larger_than_the_disk_are_refused_and_leave_nothing() {

@@ -81,6 +81,16 @@ const CASES: &[Case] = &[
         ends: Ends::Well,
         says: &["25000 100000", "its own limit stands"],
     },
+    // It divides its cgroup, as an init system or a daemon of containers does: commands still run beside it.
+    Case {
+        name: "dividing",
+        pod: "",
+        container: "securityContext: {runAsUser: 0, privileged: true}, readinessProbe: {exec: {command: [touch, /tmp/asked]}}",
+        script: "cd /sys/fs/cgroup; mkdir own; echo 1 >own/cgroup.procs; echo +memory >cgroup.subtree_control && echo divided
+rm -f /tmp/asked; while [ ! -e /tmp/asked ]; do sleep 1; done; echo asked",
+        ends: Ends::Well,
+        says: &["divided", "asked"],
+    },
     Case {
         name: "unfiltered",
         pod: "",

@@ -223,6 +223,9 @@ pub struct Run {
     pub cmd: Option<Vec<String>>,
     #[serde(default)]
     pub working_dir: Option<String>,
+    /// What its containers are asked to end with, by name or number.
+    #[serde(default)]
+    pub stop_signal: Option<String>,
 }
 
 impl Config {

@@ -91,6 +91,10 @@ impl Runtime for Chosen {
         ask!(self.signal(id, signal).await)
     }
 
+    async fn stop(&self, id: &str) -> Result<(), RuntimeError> {
+        ask!(self.stop(id).await)
+    }
+
     async fn remove(&self, id: &str) -> Result<(), RuntimeError> {
         ask!(self.remove(id).await)
     }

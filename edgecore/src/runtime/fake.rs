@@ -393,6 +393,10 @@ impl Runtime for Fake {
         .await
     }
 
+    async fn stop(&self, id: &str) -> Result<(), RuntimeError> {
+        self.signal(id, 15).await
+    }
+
     async fn remove(&self, id: &str) -> Result<(), RuntimeError> {
         self.call("remove", |world| {
             world.specs.remove(id);

@@ -351,8 +351,11 @@ pub trait Runtime: Send + Sync + 'static {
     /// Lets a container run. [`RuntimeError::NotStarted`] is its end.
     fn start(&self, id: &str) -> impl Future<Output = Result<(), RuntimeError>> + Send;
 
-    /// Sends a signal (15, 9, …) to the container's first process.
+    /// Sends a signal to the container's first process.
     fn signal(&self, id: &str, signal: u32) -> impl Future<Output = Result<(), RuntimeError>> + Send;
+
+    /// Asks a container's first process to end, in the way its image names: SIGTERM where it names none.
+    fn stop(&self, id: &str) -> impl Future<Output = Result<(), RuntimeError>> + Send;
 
     /// Takes a container away, killing it when it runs. Its log stays.
     fn remove(&self, id: &str) -> impl Future<Output = Result<(), RuntimeError>> + Send;

@@ -13,8 +13,9 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec,
 use rustix::io::Errno;
 
 use super::unpack::tree::{
-    DEPTH_MAX, attributes, clear_attributes, is_root, join, make_folder, names, open_folder, proc_path, remove,
+    DEPTH_MAX, attributes, clear_attributes, is_root, join, make_folder, names, open_folder, proc_path,
 };
+use crate::removal::remove;
 
 /// What the kernel is asked to copy at once.
 const COPY_BYTES: usize = 16 * 1024 * 1024;

@@ -29,6 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{RootKind, StoreError};
 use crate::images::{DOCUMENT_BYTES_MAX, Digest};
+use crate::removal;
 
 /// Of every record; a newer one is not touched.
 const VERSION: u32 = 1;
@@ -207,8 +208,10 @@ impl Folder {
         write(&self.path.join(NAMES).join(hex(name.name.as_bytes())), name)
     }
 
+    /// Also what is on its way under this name is given up.
     pub(super) fn forget(&self, name: &str) -> Result<bool, StoreError> {
-        remove_file(&self.path.join(NAMES).join(hex(name.as_bytes())))
+        let here = remove_file(&self.path.join(NAMES).join(hex(name.as_bytes())))?;
+        Ok(here | self.arrived(name)?)
     }
 
     pub(super) fn incoming(&self) -> Result<Vec<Name>, StoreError> {
@@ -236,8 +239,9 @@ impl Folder {
         write(&path, name)
     }
 
-    pub(super) fn arrived(&self, name: &str) -> Result<(), StoreError> {
-        remove_file(&self.path.join(INCOMING).join(hex(name.as_bytes()))).map(drop)
+    /// It is no longer on its way, if it was.
+    pub(super) fn arrived(&self, name: &str) -> Result<bool, StoreError> {
+        remove_file(&self.path.join(INCOMING).join(hex(name.as_bytes())))
     }
 
     fn named(&self, folder: &str, name: &str) -> Result<Option<Name>, StoreError> {
@@ -413,17 +417,7 @@ pub(super) fn make(path: &Path) -> io::Result<()> {
 
 /// Removes what is there, whatever it is.
 pub(super) fn remove_tree(path: &Path) -> Result<(), StoreError> {
-    use std::os::fd::AsFd as _;
-    use std::os::unix::ffi::OsStrExt as _;
-    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-        return Ok(());
-    };
-    let removed = match File::open(parent) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
-        Ok(parent) => super::unpack::tree::remove(parent.as_fd(), name.as_bytes()),
-    };
-    removed.map_err(io_error("removing", path))
+    removal::remove_tree(path).map_err(io_error("removing", path))
 }
 
 pub(super) fn io_error(action: &'static str, path: &Path) -> impl Fn(io::Error) -> StoreError + use<> {

@@ -119,9 +119,14 @@ impl ImageStore {
         }
     }
 
-    /// The names there are, each with its image if that is completely there.
+    /// The names there are, also of what is on its way, each with its image if that is completely there.
     pub fn names(&self) -> Result<Vec<(String, Option<Stored>)>, StoreError> {
-        let names = self.shared.folder.names()?;
+        let mut names = self.shared.folder.names()?;
+        for name in self.shared.folder.incoming()? {
+            if names.iter().all(|known| known.name != name.name) {
+                names.push(name);
+            }
+        }
         names
             .into_iter()
             .map(|name| Ok((name.name, self.stored(&name.manifest)?)))

@@ -1,5 +1,6 @@
 //! Taking images in.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::process::Stdio;
@@ -10,6 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 use tokio::time::timeout;
 
+use super::collect::Collected;
 use super::folder::{Folder, Layer, Name};
 use super::unpack::apply::Fault;
 use super::unpack::{self, Base, Job, Outcome, Packed};
@@ -63,7 +65,40 @@ impl ImageStore {
         }
     }
 
+    /// What other images left half done gives way to it.
     async fn take_in(
+        &self,
+        source: &mut Source,
+        root: Descriptor,
+        bytes: Vec<u8>,
+        reference: &Reference,
+    ) -> Result<Stored, StoreError> {
+        let tried = self.take_in_once(source, root.clone(), bytes.clone(), reference).await;
+        match tried {
+            Err(StoreError::DiskFull { .. }) if self.make_room(&reference.to_string()).await? => {
+                self.take_in_once(source, root, bytes, reference).await
+            }
+            tried => tried,
+        }
+    }
+
+    /// Gives up every image on its way but this one; says whether that took anything away.
+    async fn make_room(&self, but: &str) -> Result<bool, StoreError> {
+        let folder = &self.shared.folder;
+        for name in folder.incoming()?.iter().filter(|name| name.name != but) {
+            tracing::info!(
+                image = name.name,
+                "gives up an image that is not complete: the disk has no room for {but}"
+            );
+            folder.arrived(&name.name)?;
+        }
+        let store = self.clone();
+        let collected = tokio::task::spawn_blocking(move || store.collect(&BTreeSet::new())).await;
+        let collected = collected.unwrap_or_else(|_| Ok(Collected::default()))?;
+        Ok(collected.layers + collected.documents + collected.partials > 0)
+    }
+
+    async fn take_in_once(
         &self,
         source: &mut Source,
         root: Descriptor,

@@ -165,8 +165,8 @@ pub struct Waiting {
 const START_ERROR: &str = "StartError";
 const CODE_NOT_STARTED: i32 = 128;
 
-/// SIGTERM and SIGKILL.
-const TERM: u32 = 15;
+/// SIGTERM, or what the image names in its place.
+pub(super) const TERM: u32 = 15;
 const KILL: u32 = 9;
 
 /// Decides about one pod. `wanted` is `None` once the pod is in no desired set any more.

@@ -13,10 +13,11 @@ use crate::pods::desk::{Clock, Desk, Severity};
 use crate::pods::env;
 use crate::pods::files::{self, Host};
 use crate::pods::logs;
-use crate::pods::plan::{Step, Work};
+use crate::pods::plan::{Step, TERM, Work};
 use crate::pods::seccomp;
 use crate::pods::spec::PullPolicy;
 use crate::pods::volumes::{self, VolumeError};
+use crate::removal;
 use crate::runtime::{Image, Runtime, RuntimeError, explain};
 
 /// As much is kept of why a container could not be started.
@@ -47,7 +48,12 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
                 (Work::Start(container), tried, "Failed")
             }
             Step::Signal { id, signal } => {
-                let tried = self.shared.runtime.signal(&id, signal).await;
+                let runtime = &self.shared.runtime;
+                let tried = if signal == TERM {
+                    runtime.stop(&id).await
+                } else {
+                    runtime.signal(&id, signal).await
+                };
                 (Work::Signal(id), gone_is_done(tried), "FailedKillPod")
             }
             Step::Remove { id } => {
@@ -156,6 +162,7 @@ impl<R: Runtime, D: Desk, C: Clock> PodTask<R, D, C> {
             if let Some(folder) = words.parent() {
                 fs::create_dir_all(folder).map_err(VolumeError::io("making folder", folder))?;
             }
+            sweep_words(&words, attempt);
             fs::write(&words, "").map_err(VolumeError::io("making", &words))?;
             // Whoever the container runs as may leave its last words.
             let open = fs::Permissions::from_mode(0o666);
@@ -321,6 +328,22 @@ async fn read_host() -> Host {
     read.await.unwrap_or_default()
 }
 
+/// Takes away the last words of all attempts but the one before `attempt`, whose file `words` is about to be: a container
+/// that crashes for years leaves two files.
+fn sweep_words(words: &Path, attempt: u32) {
+    let (Some(folder), Some(name)) = (words.parent(), words.file_stem()) else {
+        return;
+    };
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let of = path.extension().and_then(|text| text.to_str()?.parse().ok());
+        if path.file_stem() == Some(name) && of.is_some_and(|of: u32| of.saturating_add(1) < attempt) {
+            // What cannot be removed is tried again with the next attempt.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
 /// Rewrites a file that containers have mounted, keeping the file itself; nothing when it says the same already.
 fn write_in_place(path: &Path, text: &str) -> Result<(), VolumeError> {
     if fs::read_to_string(path).is_ok_and(|now| now == text) {
@@ -332,8 +355,5 @@ fn write_in_place(path: &Path, text: &str) -> Result<(), VolumeError> {
 }
 
 fn remove_folder(folder: &Path) -> Result<(), VolumeError> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(VolumeError::io("removing", folder)(error)),
-        _ => Ok(()),
-    }
+    removal::remove_tree(folder).map_err(VolumeError::io("removing", folder))
 }

@@ -18,8 +18,10 @@ use proto::value::Value;
 
 use super::env::{ConfigError, Surroundings, field_ref, key_of, resource_ref};
 use super::supported::TOKEN_VOLUME_PREFIX;
+use crate::removal;
 use crate::rootless::ids::Ids;
 use crate::runtime::inside::{self, Kind};
+use tmpfs::Memory;
 
 /// What files get that say no mode of their own.
 const MODE_DEFAULT: u32 = 0o644;
@@ -214,24 +216,48 @@ pub fn write(volume: &Volume, folder: &Path, group: Option<u32>, mount_memory: b
         Content::Empty { memory, size_bytes } => (*memory, *size_bytes),
         Content::Files { memory, .. } => (*memory, None),
     };
-    fs::create_dir_all(folder).map_err(VolumeError::io("making folder", folder))?;
-    if memory && mount_memory {
-        tmpfs::ensure(folder, size_bytes).map_err(VolumeError::io("mounting memory at", folder))?;
-    }
+    let in_memory = memory && mount_memory;
     match &volume.content {
         Content::Files { files, .. } => {
+            fs::create_dir_all(folder).map_err(VolumeError::io("making folder", folder))?;
+            if in_memory {
+                tmpfs::ensure(folder, &Memory { size_bytes, ..Memory::default() })
+                    .map_err(VolumeError::io("mounting memory at", folder))?;
+            }
             set_mode(folder, 0o755)?;
             atomic::write(folder, files, group)
         }
         Content::Empty { .. } | Content::HostPath { .. } | Content::Left => {
-            set_mode(folder, MODE_EMPTY_DIR | if group.is_some() { 0o2000 } else { 0 })?;
-            if group.is_some() {
-                chown(folder, None, group).map_err(VolumeError::io("giving to its group", folder))?;
-                set_mode(folder, MODE_EMPTY_DIR | 0o2000)?;
+            empty(folder, group)?;
+            if in_memory {
+                let memory = Memory { size_bytes, mode: Some(empty_mode(group)), group };
+                tmpfs::ensure(folder, &memory).map_err(VolumeError::io("mounting memory at", folder))?;
             }
             Ok(())
         }
     }
+}
+
+fn empty_mode(group: Option<u32>) -> u32 {
+    MODE_EMPTY_DIR | if group.is_some() { 0o2000 } else { 0 }
+}
+
+/// Makes an empty folder. One that is there is the pod's: who may do what in it is what its containers made of it.
+fn empty(folder: &Path, group: Option<u32>) -> Result<(), VolumeError> {
+    let (Some(volumes), Some(name)) = (folder.parent(), folder.file_name()) else {
+        return Ok(());
+    };
+    if folder.exists() {
+        return Ok(());
+    }
+    // It gets its name when it is as it should be. No volume's name begins with a dot.
+    let new = volumes.join(format!(".new-{}", name.to_string_lossy()));
+    fs::create_dir_all(&new).map_err(VolumeError::io("making folder", &new))?;
+    if group.is_some() {
+        chown(&new, None, group).map_err(VolumeError::io("giving to its group", &new))?;
+    }
+    set_mode(&new, empty_mode(group))?;
+    fs::rename(&new, folder).map_err(VolumeError::io("making folder", folder))
 }
 
 fn set_mode(folder: &Path, mode: u32) -> Result<(), VolumeError> {
@@ -258,7 +284,7 @@ pub fn remove(folder: &Path) -> Result<(), VolumeError> {
         let path = entry.map_err(VolumeError::io("reading", folder))?.path();
         tmpfs::release(&path).map_err(VolumeError::io("unmounting", &path))?;
     }
-    fs::remove_dir_all(folder).map_err(VolumeError::io("removing", folder))
+    removal::remove_tree(folder).map_err(VolumeError::io("removing", folder))
 }
 
 /// Where a container's mount comes from: the volume, or what `subPath` names in it, made as a folder if it is not there.

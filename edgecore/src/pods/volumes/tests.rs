@@ -249,13 +249,49 @@ fn removing_twice_is_fine() {
         content: Content::Empty { memory: false, size_bytes: None },
     };
     write(&volume, &root.join("v"), None, false).unwrap();
-    assert_eq!(
-        fs::metadata(root.join("v")).unwrap().permissions().mode() & 0o7777,
-        0o777
-    );
     remove(&root).unwrap();
     remove(&root).unwrap();
     assert!(!root.exists());
+}
+
+#[test]
+fn an_empty_folder_is_for_everybody_until_its_pod_says_who_it_is_for() {
+    let folder = Folder::new();
+    let root = folder.path().join("volumes");
+    let path = root.join("v");
+    let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o7777;
+    for memory in [false, true] {
+        let volume = Volume {
+            name: "v".to_owned(),
+            content: Content::Empty { memory, size_bytes: None },
+        };
+        let made = |group| match write(&volume, &path, group, true) {
+            Err(VolumeError::Io { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied && memory => false,
+            result => {
+                result.unwrap();
+                true
+            }
+        };
+        let (wanted, group) = if rustix::process::geteuid().is_root() {
+            (0o2777, Some(7))
+        } else {
+            (0o777, None)
+        };
+        // One that was cut short is made all the same.
+        fs::create_dir_all(root.join(".new-v")).unwrap();
+        if !made(group) {
+            continue;
+        }
+        assert_eq!(mode(), wanted, "memory: {memory}");
+        if group.is_some() {
+            use std::os::unix::fs::MetadataExt as _;
+            assert_eq!(fs::metadata(&path).unwrap().gid(), 7, "memory: {memory}");
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+        assert!(made(group));
+        assert_eq!(mode(), 0o700, "memory: {memory}");
+        remove(&root).unwrap();
+    }
 }
 
 #[test]

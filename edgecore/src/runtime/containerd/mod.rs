@@ -42,13 +42,14 @@ use self::record::Exit;
 use super::log_shim::{self, Target};
 use super::oci::sandbox::{self, Sandboxes};
 use super::oci::spec::{self, Input, Machine};
-use super::oci::{accounts, cgroup, limits, machine, names};
+use super::oci::{accounts, cgroup, limits, machine, names, signal};
 use super::{
     CniConfig, Container, Event, Executed, Image, Named, Network, RegistryAuth, Runtime, RuntimeError, Sandbox, Seen,
     Version, explain,
 };
 use crate::images::registry::escape;
 use crate::images::{Clock, Trust};
+use crate::oci::Spec;
 
 const LIST: &str = "listing containers";
 const CREATE: &str = "creating the container";
@@ -521,6 +522,14 @@ impl Runtime for Containerd {
             .optional()
             .or_error(SIGNAL, id)?;
         Ok(())
+    }
+
+    async fn stop(&self, id: &str) -> Result<(), RuntimeError> {
+        let record = self.record(id, SIGNAL).await?;
+        let spec = record.and_then(|record| record.spec);
+        let spec = spec.and_then(|spec| serde_json::from_slice::<Spec>(&spec.value).ok());
+        let number = spec.map_or(signal::TERM, |spec| spec::stop_signal(&spec.annotations));
+        self.signal(id, number).await
     }
 
     async fn remove(&self, id: &str) -> Result<(), RuntimeError> {

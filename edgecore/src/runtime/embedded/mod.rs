@@ -44,8 +44,8 @@ use self::record::{CODE_UNKNOWN, Exit, Made, Moment, NodeTime, RecordError};
 use self::watch::Watchers;
 use self::wire::{Answer, Request};
 use super::oci::sandbox::Sandboxes;
-use super::oci::spec::Machine;
-use super::oci::{cgroup, machine, names};
+use super::oci::spec::{self, Machine};
+use super::oci::{cgroup, machine, names, signal};
 use super::{
     CniConfig, Container, Event, Executed, Image, Named, Network, RegistryAuth, Runtime, RuntimeError, Sandbox, Seen,
     State, Version, explain,
@@ -359,6 +359,14 @@ impl Runtime for Embedded {
             Answer::Refused(reason) => Err(RuntimeError::Failed { action: SIGNAL, reason }),
             Answer::Done | Answer::Missing | Answer::Changed | Answer::Containers(_) => Ok(()),
         }
+    }
+
+    async fn stop(&self, id: &str) -> Result<(), RuntimeError> {
+        let Some(pod) = names::pod_of(id) else { return Ok(()) };
+        let spec = act::load(&self.folders.container(pod, id));
+        // One that cannot be read any more ends all the same.
+        let number = spec.map_or(signal::TERM, |spec| spec::stop_signal(&spec.annotations));
+        self.signal(id, number).await
     }
 
     async fn remove(&self, id: &str) -> Result<(), RuntimeError> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 pub(crate) const ROOT: &str = "/sys/fs/cgroup";
 
@@ -84,6 +84,20 @@ pub(in crate::runtime) fn processes(cgroup: &str) -> BTreeSet<u32> {
         collect(&root.join(cgroup.trim_start_matches('/')), &mut found);
     }
     found
+}
+
+/// The cgroup of version 2 that a process is in, which must be `own` or below it.
+pub(in crate::runtime) fn below(own: &Path, process: u32) -> io::Result<PathBuf> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/cgroup"))?;
+    unified(&text)
+        .filter(|path| path.starts_with(own) && path.components().all(|part| part != Component::ParentDir))
+        .ok_or_else(|| io::Error::other("its first process has left it"))
+}
+
+/// The one of version 2, in the text of `/proc/PID/cgroup`.
+fn unified(text: &str) -> Option<PathBuf> {
+    let path = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    Some(Path::new(ROOT).join(path))
 }
 
 fn collect(folder: &Path, found: &mut BTreeSet<u32>) {

@@ -11,4 +11,5 @@ pub(super) mod names;
 pub(super) mod oom;
 pub(super) mod passwd;
 pub(super) mod sandbox;
+pub(super) mod signal;
 pub(super) mod spec;

@@ -7,7 +7,9 @@
 //! (CNI), the pod is attached to it; without one the pod has no address, and nothing outside it can reach it.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io::{self, Write as _};
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -233,8 +235,21 @@ fn mounted() -> io::Result<BTreeSet<PathBuf>> {
     Ok(table
         .lines()
         .filter_map(|line| line.split(' ').nth(4))
-        .map(PathBuf::from)
+        .map(unescaped)
         .collect())
+}
+
+/// A path as it is: the kernel writes blanks and backslashes as three digits.
+fn unescaped(path: &str) -> PathBuf {
+    let mut parts = path.split('\\');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        match part.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => bytes.extend([&[byte], &part.as_bytes()[3..]].concat()),
+            None => bytes.extend([b"\\", part.as_bytes()].concat()),
+        }
+    }
+    OsString::from_vec(bytes).into()
 }
 
 /// Runs something on a thread of its own, which may leave this process' namespaces because it ends.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::accounts::Account;
 use super::names;
+use super::signal;
 use crate::images::manifest::Run;
 use crate::oci::{
     self, Capabilities, Capability, Cpu, Device, DeviceRule, Linux, Memory, Mount, Namespace, NamespaceKind, Pids,
@@ -79,6 +80,15 @@ pub(in crate::runtime) fn exact(annotations: &BTreeMap<String, String>) -> Vec<&
         .collect()
 }
 
+/// Names the signal that the image's containers are asked to end with, as OCI has it.
+const STOP_SIGNAL: &str = "org.opencontainers.image.stopSignal";
+
+/// What a container is asked to end with: SIGTERM where its image says nothing, or nothing that is a signal.
+pub(in crate::runtime) fn stop_signal(annotations: &BTreeMap<String, String>) -> u32 {
+    let named = annotations.get(STOP_SIGNAL).and_then(|text| signal::parse(text));
+    named.unwrap_or(signal::TERM)
+}
+
 /// What the machine offers.
 #[derive(Debug, Clone, Default)]
 pub(in crate::runtime) struct Machine {
@@ -124,6 +134,7 @@ pub(in crate::runtime) fn build(input: &Input<'_>) -> Result<Spec, String> {
     let annotations = [
         Some((SHIM_GROUP.to_owned(), input.sandbox.pod.to_string())),
         (!exact.is_empty()).then(|| (EXACT.to_owned(), exact.join("\0"))),
+        (input.image.stop_signal.clone()).map(|signal| (STOP_SIGNAL.to_owned(), signal)),
     ];
     Ok(Spec {
         oci_version: oci::VERSION.to_owned(),

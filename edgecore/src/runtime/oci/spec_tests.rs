@@ -47,6 +47,7 @@ fn image() -> Run {
         entrypoint: Some(vec!["/entry".into()]),
         cmd: Some(vec!["cmd".into()]),
         working_dir: Some("/srv".into()),
+        stop_signal: None,
     }
 }
 

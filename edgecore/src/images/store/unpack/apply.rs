@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::tree::{self, Found, Split, Stray, Tree, is_overlays, is_root, proc_path, shown};
 use crate::images::tar::read::{Kind, Member, Reader};
+use crate::removal;
 
 /// The times of folders are set at the end; more than this for their paths is refused.
 pub(super) const FOLDER_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -238,7 +239,7 @@ impl Work<'_> {
         };
         let merged = there == Some(FileType::Directory) && member.kind == Kind::Folder;
         if there.is_some() && !merged {
-            tree::remove(at, name)?;
+            removal::remove(at, name)?;
         }
         match member.kind {
             // What it is described as replaces what it was.
@@ -424,7 +425,7 @@ impl Work<'_> {
     fn take_away(&mut self, path: &[u8], at: BorrowedFd<'_>, name: &[u8]) -> Result<(), Trouble> {
         if !self.ours.contains(&self.hasher.hash_one(path)) {
             self.last = None;
-            return Ok(tree::remove(at, name)?);
+            return Ok(removal::remove(at, name)?);
         }
         match tree::open_folder(at, name) {
             Ok(folder) => self.empty(path, folder.as_fd()),

@@ -13,9 +13,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags};
 use rustix::io::Errno;
 
+pub(in crate::images::store) use crate::removal::open_folder;
 use crate::rootless::ids::Ids;
 
 /// Longer paths are refused, as by the kernel.
@@ -167,12 +168,6 @@ pub(in crate::images::store) fn make_folder(at: BorrowedFd<'_>, name: &[u8]) -> 
     rustix::fs::chmodat(at, name, mode, AtFlags::empty())
 }
 
-/// Opens a folder for listing, never through a link.
-pub(in crate::images::store) fn open_folder(at: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat(at, name, flags, Mode::empty())
-}
-
 /// What a folder holds.
 pub(in crate::images::store) fn names(folder: BorrowedFd<'_>) -> Result<Vec<CString>, Errno> {
     let mut names = Vec::new();
@@ -183,57 +178,6 @@ pub(in crate::images::store) fn names(folder: BorrowedFd<'_>) -> Result<Vec<CStr
         }
     }
     Ok(names)
-}
-
-/// Removes whatever has this name, with all in it; nothing there is fine. Links are removed, never followed.
-///
-/// A container may have made folders deeper than there are descriptors: what is too deep is first moved up.
-pub(in crate::images::store) fn remove(at: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
-    match rustix::fs::unlinkat(at, name, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => return Ok(()),
-        Err(Errno::ISDIR | Errno::PERM) => {}
-        Err(errno) => return Err(errno.into()),
-    }
-    let folder = open_folder(at, name)?;
-    let mut moved = 0;
-    loop {
-        let before = moved;
-        clear(folder.as_fd(), folder.as_fd(), 0, &mut moved)?;
-        if moved == before {
-            break;
-        }
-    }
-    drop(folder);
-    Ok(rustix::fs::unlinkat(at, name, AtFlags::REMOVEDIR)?)
-}
-
-/// Empties `folder`, `depth` levels below `top`, where what is too deep ends up.
-fn clear(folder: BorrowedFd<'_>, top: BorrowedFd<'_>, depth: usize, moved: &mut u64) -> io::Result<()> {
-    for entry in Dir::read_from(folder)? {
-        let entry = entry?;
-        let name = entry.file_name().to_bytes();
-        if matches!(name, b"." | b"..") {
-            continue;
-        }
-        if entry.file_type() != FileType::Directory {
-            match rustix::fs::unlinkat(folder, name, AtFlags::empty()) {
-                Ok(()) | Err(Errno::NOENT) => continue,
-                Err(Errno::ISDIR | Errno::PERM) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-        }
-        if depth == DEPTH_MAX {
-            let hidden = format!(".edgehold-deep-{moved}");
-            *moved += 1;
-            rustix::fs::renameat(folder, name, top, hidden.as_str())?;
-            continue;
-        }
-        let inner = open_folder(folder, name)?;
-        clear(inner.as_fd(), top, depth + 1, moved)?;
-        drop(inner);
-        rustix::fs::unlinkat(folder, name, AtFlags::REMOVEDIR)?;
-    }
-    Ok(())
 }
 
 /// How the kernel calls something in an open folder, for the calls that know no descriptors.

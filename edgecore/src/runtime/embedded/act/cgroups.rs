@@ -63,12 +63,20 @@ impl Cgroups {
     }
 
     pub(super) fn add(&self, pid: Pid) -> Result<(), String> {
-        for folder in &self.folders {
-            let file = folder.join(PROCESSES);
-            std::fs::write(&file, pid.as_raw_nonzero().to_string())
-                .map_err(during(&format!("putting its process into {}", folder.display())))?;
+        self.folders.iter().try_for_each(|folder| put(folder, pid))
+    }
+
+    /// Puts a process beside the container's first one. A container that divides its cgroup itself (version 2) has no
+    /// process there any more, and the kernel takes none: they are further down.
+    pub(super) fn add_beside(&self, pid: Pid, first: u32) -> Result<(), String> {
+        let divided = |own: &PathBuf| {
+            let handed_on = std::fs::read_to_string(own.join("cgroup.subtree_control"));
+            self.is_unified && handed_on.is_ok_and(|controllers| !controllers.trim().is_empty())
+        };
+        match self.folders.first().filter(|own| divided(own)) {
+            Some(own) => put(&cgroup::below(own, first).map_err(during("finding its cgroup"))?, pid),
+            None => self.add(pid),
         }
-        Ok(())
     }
 
     /// Every level down to it: a controller counts where each level above hands it on, and a set of processors has some
@@ -99,6 +107,11 @@ impl Cgroups {
         }
         Ok(())
     }
+}
+
+fn put(folder: &Path, pid: Pid) -> Result<(), String> {
+    std::fs::write(folder.join(PROCESSES), pid.as_raw_nonzero().to_string())
+        .map_err(during(&format!("putting its process into {}", folder.display())))
 }
 
 /// What to write to which file.

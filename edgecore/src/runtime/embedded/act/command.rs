@@ -42,7 +42,7 @@ pub(super) fn exec(
     let spec = load(folder)?;
     favour_as(&spec);
     let program = Program::of(&spec, Some(command))?;
-    let first = first_process(&spec, &run.join(id)).map_err(during("finding its first process"))?;
+    let (number_of_first, first) = first_process(&spec, &run.join(id)).map_err(during("finding its first process"))?;
     let cgroups = Cgroups::of(&spec);
     let kinds = spec.linux.namespaces.iter().map(|namespace| namespace.kind);
     let own = kinds.fold(ThreadNameSpaceType::empty(), |all, kind| all | entered(kind));
@@ -59,7 +59,7 @@ pub(super) fn exec(
         .map_err(during("making its process"))?;
     // The end of what it says is its own, and not this process' as well.
     rustix::stdio::dup2_stdout(&null).map_err(during("its output"))?;
-    if let Err(reason) = cgroups.add(child.pid) {
+    if let Err(reason) = cgroups.add_beside(child.pid, number_of_first) {
         child.end();
         return Err(reason);
     }
@@ -177,10 +177,9 @@ fn beside(program: &Program, mut told: io::PipeReader, mut voice: &File) -> u8 {
 }
 
 /// The container's first process.
-fn first_process(spec: &Spec, own: &Path) -> io::Result<OwnedFd> {
+fn first_process(spec: &Spec, own: &Path) -> io::Result<(u32, OwnedFd)> {
     let ended = || io::Error::other("it has ended");
-    let found = first::find(own, &spec.linux.cgroups_path);
-    found.map(|(_, handle)| handle).ok_or_else(ended)
+    first::find(own, &spec.linux.cgroups_path).ok_or_else(ended)
 }
 
 /// Reads to the end, or as long as there is time; whether it came to the end.

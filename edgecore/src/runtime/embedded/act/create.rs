@@ -124,7 +124,7 @@ fn first(
     Ok(())
 }
 
-pub(super) fn load(folder: &Path) -> Result<Spec, String> {
+pub(in crate::runtime::embedded) fn load(folder: &Path) -> Result<Spec, String> {
     let path = folder.join(SPEC);
     let read = || -> io::Result<Spec> { Ok(serde_json::from_slice(&std::fs::read(&path)?)?) };
     read().map_err(during(&format!("reading {}", path.display())))

@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use self::command::exec;
 use self::create::create;
+pub(super) use self::create::load;
 pub(super) use self::terminal::take as take_terminal;
 use crate::oci::Spec;
 use crate::runtime::explain;

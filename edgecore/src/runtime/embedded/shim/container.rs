@@ -8,7 +8,9 @@ use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use proto::time::Mono;
 use rustix::process::{Pid, Signal};
 
 use super::pid;
@@ -16,6 +18,7 @@ use crate::runtime::embedded::act::{self, REPORT_BYTES_MAX};
 use crate::runtime::embedded::first;
 use crate::runtime::embedded::record::{self, Exit, Made, Moment};
 use crate::runtime::embedded::wire::Answer;
+use crate::runtime::explain;
 use crate::runtime::log_shim::file::LogFile;
 use crate::runtime::log_shim::lines::Lines;
 use crate::runtime::log_shim::{self, Target};
@@ -24,6 +27,9 @@ use crate::sys;
 
 /// What is read of an output whose container has ended, at most: what it left behind may write on.
 const REST_BYTES_MAX: usize = 1024 * 1024;
+
+/// How often to look whether there is room for how a container ended.
+const ROOM_LOOK: Duration = Duration::from_secs(5);
 
 pub(super) struct Container {
     id: String,
@@ -41,6 +47,8 @@ pub(super) struct Container {
     asked: Option<u64>,
     answer: Option<Answer>,
     changed: bool,
+    /// How it ended, as long as there is no room to write it down, and when to try again.
+    unwritten: Option<(Exit, Mono)>,
     done: bool,
 }
 
@@ -140,6 +148,7 @@ impl Container {
             asked: None,
             answer: None,
             changed: false,
+            unwritten: None,
             done: false,
         })
     }
@@ -156,7 +165,7 @@ impl Container {
     }
 
     pub(super) fn is(&self, other: Pid) -> bool {
-        !self.done && pid(self.pid()) == Some(other)
+        !self.has_ended() && pid(self.pid()) == Some(other)
     }
 
     pub(super) fn output(&self, number: usize) -> Option<BorrowedFd<'_>> {
@@ -172,7 +181,7 @@ impl Container {
 
     pub(super) fn adopted(&self) -> Option<BorrowedFd<'_>> {
         match &self.init {
-            Init::Adopted(_, handle) if !self.done => Some(handle.as_fd()),
+            Init::Adopted(_, handle) if !self.has_ended() => Some(handle.as_fd()),
             Init::Adopted(..) | Init::Making { .. } | Init::Child(_) => None,
         }
     }
@@ -186,15 +195,31 @@ impl Container {
         std::mem::take(&mut self.changed)
     }
 
+    /// Somebody else asks for its start: an edge core that came anew, or did not hear the answer in time.
+    pub(super) fn ask(&mut self, client: u64) -> Option<Answer> {
+        if matches!(self.init, Init::Making { .. }) {
+            self.asked = Some(client);
+            None
+        } else {
+            Some(Answer::Done)
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.done || self.unwritten.is_some()
+    }
+
     pub(super) fn is_done(&self) -> bool {
         self.done
     }
 
     pub(super) fn signal(&self, number: u32) -> Answer {
-        let signal = i32::try_from(number).ok().and_then(Signal::from_named_raw);
-        let Some(signal) = signal else {
+        let Some(signal) = sys::signal(number) else {
             return Answer::Refused(format!("{number} is no signal"));
         };
+        if self.has_ended() {
+            return Answer::Missing;
+        }
         let sent = match &self.init {
             Init::Adopted(_, handle) => rustix::process::pidfd_send_signal(handle, signal),
             // Ours until it is waited for, so that the number is nobody else's.
@@ -266,7 +291,8 @@ impl Container {
             let (peer, _) = console.accept()?;
             self.outputs[0].0 = Some(act::take_terminal(&peer)?);
         }
-        record::write(&self.folder.join(record::STARTED), &Moment::now()).map_err(io::Error::other)?;
+        record::write(&self.folder.join(record::STARTED), &Moment::now())
+            .map_err(|error| io::Error::other(explain(&error)))?;
         let mut release = self.release.take().ok_or(io::ErrorKind::NotFound)?;
         release.write_all(&[0])
     }
@@ -318,12 +344,34 @@ impl Container {
             oom_killed: cgroup::was_oom_killed(&self.cgroup),
             at: Moment::now(),
         };
-        if record::write(&self.folder.join(record::EXIT), &exit).is_err() {
-            // No room: known until the next reboot at least.
-            let _ = record::write(&Path::new(&self.id).join(record::EXIT), &exit);
+        self.write_down(exit);
+    }
+
+    /// In the run folder where the other has no room: known until the next reboot at least. Where neither has, it is kept
+    /// here until one does: to everybody else it runs.
+    fn write_down(&mut self, exit: Exit) {
+        let folders = [self.folder.as_path(), Path::new(&self.id)];
+        let written = folders.map(|folder| folder.join(record::EXIT));
+        if written.iter().any(|path| record::write(path, &exit).is_ok()) {
+            self.unwritten = None;
+            self.changed = true;
+            self.done = true;
+        } else {
+            self.unwritten = Some((exit, daemon::clock::mono() + ROOM_LOOK));
         }
-        self.changed = true;
-        self.done = true;
+    }
+
+    /// When to look whether there is room for how it ended.
+    pub(super) fn tries_again(&self) -> Option<Mono> {
+        self.unwritten.map(|(_, at)| at)
+    }
+
+    pub(super) fn try_again(&mut self) {
+        if let Some((exit, at)) = self.unwritten
+            && daemon::clock::mono() >= at
+        {
+            self.write_down(exit);
+        }
     }
 }
 

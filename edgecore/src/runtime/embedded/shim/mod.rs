@@ -193,7 +193,8 @@ impl Shim {
             .iter()
             .map(|(_, fd)| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
             .collect();
-        let limit = self.idle.into_iter().chain(self.rests).min().map(|at| {
+        let retries = self.containers.iter().filter_map(Container::tries_again);
+        let limit = self.idle.into_iter().chain(self.rests).chain(retries).min().map(|at| {
             let left = at.since(mono());
             Timespec {
                 tv_sec: i64::try_from(left.as_secs()).unwrap_or(0),
@@ -239,6 +240,7 @@ impl Shim {
     fn settle(&mut self) {
         let mut changed = false;
         for container in &mut self.containers {
+            container.try_again();
             if let Some((client, answer)) = container.take_answer() {
                 for client in self.clients.iter_mut().filter(|known| known.number == client) {
                     client.send(&answer);
@@ -296,8 +298,8 @@ impl Shim {
                 Some(held.map_or(Answer::Missing, |container| container.signal(signal)))
             }
             Request::Start { id } => {
-                if self.containers.iter().any(|container| container.id() == id) {
-                    return Some(Answer::Refused("it is being started".into()));
+                if let Some(held) = self.containers.iter_mut().find(|container| container.id() == id) {
+                    return held.ask(client);
                 }
                 if self.containers.len() >= CONTAINERS_MAX {
                     return Some(Answer::Refused(format!(

@@ -363,7 +363,7 @@ fn depth_ends_at_its_limit() {
     assert!(matches!(sandbox.apply(&[path(DEPTH + 1)]), Err(Fault::Bad { .. })));
     // Whatever is there can be removed.
     let top = File::open(sandbox.folder.path()).unwrap();
-    tree::remove(top.as_fd(), b"root").unwrap();
+    removal::remove(top.as_fd(), b"root").unwrap();
     assert!(!sandbox.root().exists());
 }
 
@@ -378,9 +378,9 @@ fn what_a_container_dug_is_removed() {
         at = tree::open_folder(at.as_fd(), b"deeper-than-a-path").unwrap();
     }
     let top = File::open(sandbox.folder.path()).unwrap();
-    tree::remove(top.as_fd(), b"root").unwrap();
+    removal::remove(top.as_fd(), b"root").unwrap();
     assert!(!sandbox.root().exists());
-    tree::remove(top.as_fd(), b"root").unwrap();
+    removal::remove(top.as_fd(), b"root").unwrap();
 }
 
 #[test]
