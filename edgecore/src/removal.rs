@@ -9,8 +9,8 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-/// So many levels are open at once: a service may have no more than a thousand descriptors.
-const LEVELS_MAX: usize = 128;
+/// So many levels are open at once, by two descriptors each: a service may have no more than a thousand.
+const LEVELS_MAX: usize = 64;
 
 /// Removes what is at a path, with all in it; nothing there is fine.
 pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
@@ -94,17 +94,27 @@ pub(crate) fn open_folder(at: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Er
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod testing {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+
     use super::*;
 
-    /// A folder in a folder, and so on, made without a path.
-    fn deep(top: &Path, levels: usize) {
+    /// A folder in a folder, and so on, made without a path; more of them than this process may have descriptors from
+    /// now on.
+    pub(crate) fn deep(top: &Path) {
         let mut at = OwnedFd::from(File::open(top).unwrap());
-        for _ in 0..levels {
+        for _ in 0..12 * LEVELS_MAX {
             rustix::fs::mkdirat(at.as_fd(), "d", Mode::RWXU).unwrap();
             at = open_folder(at.as_fd(), b"d").unwrap();
         }
+        let limit = Some(4 * LEVELS_MAX as u64);
+        setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit }).unwrap();
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
 
     #[test]
     fn folders_deeper_than_there_are_descriptors_go_whatever_else_is_there() {
@@ -119,7 +129,7 @@ mod tests {
                 std::fs::create_dir_all(path.join("full")).unwrap();
             }
         }
-        deep(&top, 3 * LEVELS_MAX);
+        testing::deep(&top);
         let target = folder.path().join("elsewhere");
         std::fs::write(&target, "stays").unwrap();
         std::os::unix::fs::symlink(&target, top.join("link")).unwrap();

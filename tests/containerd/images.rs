@@ -17,6 +17,7 @@ on_both!(
     throws_damaged_layers_away,
     keeps_the_old_image_until_the_new_one_is_complete,
     keeps_a_containers_layers_without_its_image,
+    stops_containers_as_their_image_says,
     runs_the_images_we_ship,
     people_list_images_and_remove_them,
 );
@@ -194,6 +195,35 @@ async fn keeps_the_old_image_until_the_new_one_is_complete(on: On) {
         "manifest and configuration"
     );
     node.finish(&[], &[]).await;
+}
+
+async fn stops_containers_as_their_image_says(on: On) {
+    let node = Node::of(on, "stop").await;
+    let registry = Registry::start();
+    let uid = pod();
+    let mut ids = Vec::new();
+    for (signal, code) in [
+        (None, 15),
+        (Some("SIGQUIT"), 3),
+        (Some("SIGRTMIN+3"), 37),
+        (Some("NOTHING"), 15),
+    ] {
+        let tag = format!("s{}", ids.len());
+        registry.push(&archive("web"), "team/web", &tag, |config| {
+            config["config"]["StopSignal"] = signal.into();
+        });
+        let script = "for s in 3 15 37; do trap \"exit $s\" $s; done; echo ready; while true; do sleep 0.1; done";
+        let mut container = node.script(uid, &tag, script);
+        container.image = format!("{}/team/web:{tag}", registry.host);
+        node.runtime.pull(&container.image, &[]).await.unwrap();
+        let id = node.run(&container).await;
+        node.logs(&tag, "stdout F ready").await;
+        node.runtime.stop(&id).await.unwrap();
+        assert_eq!(node.exit_code(&id).await, code, "{signal:?}");
+        ids.push(id);
+    }
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    node.finish(&ids, &[uid]).await;
 }
 
 async fn keeps_a_containers_layers_without_its_image(on: On) {

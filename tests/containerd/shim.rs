@@ -223,15 +223,71 @@ async fn embedded_what_cannot_be_run_says_why() {
 
 /// What a pod's shim answers to these bytes.
 fn ask(node: &Node, pod: Uid, request: &[u8]) -> Vec<u8> {
+    let socket = tell(node, pod, request);
+    let mut answer = vec![0; 8192];
+    let (_, length) = rustix::net::recv(&socket, &mut answer[..], RecvFlags::empty()).unwrap();
+    answer.truncate(length);
+    answer
+}
+
+/// Sends a request; the answer comes from the socket.
+fn tell(node: &Node, pod: Uid, request: &[u8]) -> OwnedFd {
     let path: PathBuf = node.folder.join("run/shims").join(pod.to_string()).join("shim.sock");
     let socket: OwnedFd =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     rustix::net::connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
     rustix::net::send(&socket, request, SendFlags::NOSIGNAL).unwrap();
-    let mut answer = vec![0; 8192];
-    let (_, length) = rustix::net::recv(&socket, &mut answer[..], RecvFlags::empty()).unwrap();
-    answer.truncate(length);
-    answer
+    socket
+}
+
+/// An edge core may ask for a start and end, and the next one asks again while the container is made.
+#[tokio::test]
+async fn embedded_a_start_that_is_asked_for_twice_is_one() {
+    let node = node("twice").await;
+    let uid = pod();
+    let first = node.run(&node.script(uid, "first", "sleep 1000")).await;
+    let second = node.script(uid, "second", "echo begun; sleep 1000");
+    let second = node.runtime.create(&node.sandbox(uid), &second).await.unwrap();
+    let mut start = vec![1, 3, u8::try_from(second.len()).unwrap()];
+    start.extend_from_slice(second.as_bytes());
+    let unheard = tell(&node, uid, &start);
+    assert_eq!(ask(&node, uid, &start), b"\x01\x00");
+    drop(unheard);
+    node.logs("second", "stdout F begun").await;
+    assert!(matches!(node.seen(&second).await.unwrap().state, State::Running { .. }));
+    assert_eq!(node.log("second"), ["stdout F begun"]);
+    node.finish(&[&first, &second], &[uid]).await;
+}
+
+/// What ends where there is room nowhere is known as soon as there is, with its code.
+#[tokio::test]
+async fn embedded_an_exit_that_found_no_room_anywhere_waits_for_it() {
+    let smalls = vec![("edge/embedded", "size=64m"), ("run", "size=4m")];
+    let node = Node::small_of(On::Embedded, "noroom", smalls).await.with_image().await;
+    let uid = pod();
+    let flags = node.folder.join("flags");
+    std::fs::create_dir_all(&flags).unwrap();
+    let mut container = node.script(uid, "c", "until [ -e /flags/go ]; do sleep 0.05; done; exit 5");
+    container.mounts = vec![Mount {
+        source: flags.clone(),
+        target: "/flags".into(),
+        read_only: true,
+        exact: false,
+    }];
+    let id = node.run(&container).await;
+    let fillers = ["edge/embedded", "run"].map(|folder| fill(&node.folder.join(folder)));
+    std::fs::write(flags.join("go"), "").unwrap();
+    let shims = node.shims();
+    eventually("nothing of it runs", async || {
+        node.contained().iter().all(|pid| shims.contains(pid)).then_some(())
+    })
+    .await;
+    assert!(matches!(node.seen(&id).await.unwrap().state, State::Running { .. }));
+    for filler in fillers {
+        std::fs::remove_file(filler).unwrap();
+    }
+    assert_eq!(node.exit_code(&id).await, 5);
+    node.finish(&[&id], &[uid]).await;
 }
 
 /// What ends on a full disk is written down where a reboot takes it, and on the disk as soon as there is room.

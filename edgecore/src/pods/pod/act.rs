@@ -357,3 +357,24 @@ fn write_in_place(path: &Path, text: &str) -> Result<(), VolumeError> {
 fn remove_folder(folder: &Path) -> Result<(), VolumeError> {
     removal::remove_tree(folder).map_err(VolumeError::io("removing", folder))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pods::testing::Folder;
+
+    #[test]
+    fn last_words_are_kept_of_this_attempt_and_the_one_before() {
+        let folder = Folder::new();
+        for name in ["c.0", "c.1", "c.2", "c.10", "c", "other.0", "c.d.0"] {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        sweep_words(&folder.path().join("c.3"), 3);
+        let mut left: Vec<_> = fs::read_dir(folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        assert_eq!(left, ["c", "c.10", "c.2", "c.d.0", "other.0"]);
+    }
+}

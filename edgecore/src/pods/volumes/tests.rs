@@ -241,6 +241,16 @@ fn sub_paths_stay_inside() {
 }
 
 #[test]
+fn a_container_cannot_make_its_volume_too_deep_to_go() {
+    let folder = Folder::new();
+    let root = folder.path().join("volumes");
+    fs::create_dir_all(root.join("v")).unwrap();
+    removal::testing::deep(&root.join("v"));
+    remove(&root).unwrap();
+    assert!(!root.exists());
+}
+
+#[test]
 fn removing_twice_is_fine() {
     let folder = Folder::new();
     let root = folder.path().join("volumes");

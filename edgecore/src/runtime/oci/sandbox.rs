@@ -279,6 +279,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn mount_points_are_read_as_the_kernel_writes_them() {
+        for (written, path) in [
+            ("/run/edgehold", "/run/edgehold"),
+            (r"/a\040b\134c", r"/a b\c"),
+            (r"/tab\011", "/tab\t"),
+            (r"/\12", r"/\12"),
+            ("/ä\\040ö", "/ä ö"),
+        ] {
+            assert_eq!(unescaped(written), Path::new(path), "{written}");
+        }
+    }
+
+    #[test]
     fn an_error_is_told_with_its_causes() {
         let error = CniError::Run { plugin: "bridge".into(), source: io::Error::other("no") };
         assert_eq!(explain(&error), "running the plugin bridge: no");
