@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::NodeClock;
 use crate::link::quic::Tunnels;
 use crate::pods::{Clock as _, Folders, logs};
-use crate::runtime::{Runtime, State};
+use crate::runtime::{Runtime, Seen, State};
 use crate::store::NodeStore;
 
 /// Connections whose tunnels wait to be taken.
@@ -96,11 +96,16 @@ impl<R: Runtime> Server<R> {
             .folders
             .pod_logs(&pod.key.namespace, &pod.key.name, pod.uid)
             .join(&request.container);
+        let why = |error| format!("container {} of pod {}: {error}", request.container, pod.key.name);
+        let attempt = match logs::attempt(&folder, request.previous).await {
+            Ok(attempt) => attempt,
+            Err(error) => return Ok(writer.write(why(error).as_bytes()).await?),
+        };
         let options = options(&request, self.clock.wall().ms);
         let (out, mut pieces) = mpsc::channel(PIECES_MAX);
         let (ended, is_alive) = tokio::sync::watch::channel(true);
-        let mut reading = std::pin::pin!(logs::stream(&folder, options, move || *is_alive.borrow(), out));
-        let mut watching = std::pin::pin!(self.until_ended(&request, ended));
+        let mut reading = std::pin::pin!(logs::stream(&folder, attempt, options, move || *is_alive.borrow(), out));
+        let mut watching = std::pin::pin!(self.until_ended(&request, attempt, ended));
         let mut given_up = std::pin::pin!(async move {
             // The cloud sends nothing: whatever comes is the end.
             let mut nothing = [0; 1];
@@ -115,8 +120,7 @@ impl<R: Runtime> Server<R> {
                 piece = pieces.recv() => break piece,
                 read = &mut reading, if !is_read => {
                     if let Err(error) = read {
-                        let why = format!("container {} of pod {}: {error}", request.container, pod.key.name);
-                        return Ok(writer.write(why.as_bytes()).await?);
+                        return Ok(writer.write(why(error).as_bytes()).await?);
                     }
                     is_read = true;
                 }
@@ -148,15 +152,16 @@ impl<R: Runtime> Server<R> {
         out.finish()
     }
 
-    /// Watches for the end of the container that is being read.
-    async fn until_ended(&self, request: &LogRequest, ended: tokio::sync::watch::Sender<bool>) {
+    /// Watches for the end of the attempt that is being read: the next one's log is another.
+    async fn until_ended(&self, request: &LogRequest, attempt: u32, ended: tokio::sync::watch::Sender<bool>) {
         let mut events = self.runtime.subscribe();
         loop {
             let listed = self.runtime.list_pod(request.pod).await;
             if let Ok(seen) = &listed {
-                let own = seen.iter().filter(|seen| seen.labels.container == request.container);
-                let newest = own.max_by_key(|seen| seen.labels.attempt);
-                if !newest.is_some_and(|seen| matches!(seen.state, State::Created | State::Running { .. })) {
+                let is_read =
+                    |seen: &&Seen| seen.labels.container == request.container && seen.labels.attempt == attempt;
+                let read = seen.iter().find(is_read);
+                if !read.is_some_and(|seen| matches!(seen.state, State::Created | State::Running { .. })) {
                     ended.send_replace(false);
                     return;
                 }
@@ -206,7 +211,6 @@ fn options(request: &LogRequest, now_ms: i64) -> logs::Options {
     let young = since_s.map(|seconds| now_ms.div_euclid(1000).saturating_sub(seconds));
     logs::Options {
         follow: request.follow,
-        previous: request.previous,
         timestamps: request.timestamps,
         tail: request
             .tail_lines

@@ -180,6 +180,11 @@ async fn logs_are_read_from_a_node_that_nobody_can_reach(on: On) {
             shell.ok(&format!("logs {pod} -c talk -p --tail=1")).await,
             "the first life\n"
         );
+        // It has ended, whatever came after it.
+        assert_eq!(
+            shell.ok(&format!("logs {pod} -c talk -p --follow")).await,
+            "the first life\n"
+        );
         let now = shell.ok(&format!("logs {pod} -c talk")).await;
         assert!(now.starts_with("the second life\nline 1\n"), "{now}");
         let tail = numbers(&shell.ok(&format!("logs {pod} -c talk --tail=3")).await);
@@ -274,6 +279,10 @@ async fn logs_are_followed(on: On) {
     // A log that is cut off does not look like a whole one, and a node without a session is said to be that.
     let other = site.shells[0].ok("get pods -l app=talk -o name").await;
     let other = other.lines().find(|name| !name.contains(&pod)).unwrap();
+    // It may be the one that came for the pod that went.
+    site.shells[0]
+        .until(&format!("logs {other} -c talk"), |out| out.contains("line 3"))
+        .await;
     let mut cut = Vec::new();
     for shell in &site.shells {
         let mut printing = shell.start(&format!("logs {other} -c talk -f --tail=1"));

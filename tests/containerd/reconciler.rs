@@ -145,8 +145,10 @@ async fn until(what: &str, table: &Table, holds: impl Fn() -> bool) {
 
 async fn log(folder: PathBuf, previous: bool) -> String {
     let (sender, mut receiver) = mpsc::channel(16);
-    let options = Options { previous, ..Options::default() };
-    logs::stream(&folder, options, || false, sender).await.unwrap();
+    let attempt = logs::attempt(&folder, previous).await.unwrap();
+    logs::stream(&folder, attempt, Options::default(), || false, sender)
+        .await
+        .unwrap();
     let mut all = Vec::new();
     while let Some(piece) = receiver.recv().await {
         all.extend(piece);

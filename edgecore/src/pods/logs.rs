@@ -34,8 +34,6 @@ const TURNED_MAX: u32 = 64;
 pub struct Options {
     /// Go on as lines come.
     pub follow: bool,
-    /// The attempt before the newest.
-    pub previous: bool,
     /// Begin every line with its time.
     pub timestamps: bool,
     /// Only so many of the last lines.
@@ -61,17 +59,32 @@ pub enum LogError {
     },
 }
 
-/// Sends a container's log to `out` in pieces, to where it ended when it was opened; when following, until `alive` says that the container
-/// ended and everything is sent, or nobody listens any more.
+/// Which attempt's log is meant: the newest's, or that of the one before.
+pub async fn attempt(folder: &Path, previous: bool) -> Result<u32, LogError> {
+    let folder = folder.to_owned();
+    let look = move || {
+        let attempts = attempts(&folder);
+        if previous {
+            attempts.iter().rev().nth(1).copied().ok_or(LogError::NoPrevious)
+        } else {
+            attempts.last().copied().ok_or(LogError::None)
+        }
+    };
+    joined(tokio::task::spawn_blocking(look).await)
+}
+
+/// Sends the log of a container's attempt to `out` in pieces, to where it ended when it was opened; when following, until
+/// `alive` says that the attempt ended and everything is sent, or nobody listens any more.
 pub async fn stream(
     folder: &Path,
+    attempt: u32,
     options: Options,
     alive: impl Fn() -> bool,
     out: mpsc::Sender<Vec<u8>>,
 ) -> Result<(), LogError> {
-    let folder = folder.to_owned();
+    let path = folder.join(format!("{attempt}.log"));
     let follow = options.follow;
-    let open = move || Reader::open(&folder, &options);
+    let open = move || Reader::open(path, &options);
     let mut reader = joined(tokio::task::spawn_blocking(open).await)?;
     loop {
         // Asked before reading: what is written before the end is read after it.
@@ -125,14 +138,7 @@ struct Part {
 }
 
 impl Reader {
-    fn open(folder: &Path, options: &Options) -> Result<Self, LogError> {
-        let attempts = attempts(folder);
-        let attempt = if options.previous {
-            attempts.iter().rev().nth(1).ok_or(LogError::NoPrevious)?
-        } else {
-            attempts.last().ok_or(LogError::None)?
-        };
-        let path = folder.join(format!("{attempt}.log"));
+    fn open(path: PathBuf, options: &Options) -> Result<Self, LogError> {
         let error = |source| LogError::Io { path: path.clone(), source };
         // Newest first. A file that is turned over in between is opened twice at worst, hence the check by inode.
         let mut files: Vec<(fs::Metadata, File)> = Vec::new();
@@ -381,9 +387,10 @@ mod tests {
         format!("2026-01-01T00:00:{second:02}.000000001Z stdout F {text}\n")
     }
 
-    async fn read(folder: &Path, options: Options) -> Result<String, LogError> {
+    async fn read(folder: &Path, previous: bool, options: Options) -> Result<String, LogError> {
         let (sender, mut receiver) = mpsc::channel(64);
-        stream(folder, options, || false, sender).await?;
+        let attempt = attempt(folder, previous).await?;
+        stream(folder, attempt, options, || false, sender).await?;
         let mut all = Vec::new();
         while let Some(piece) = receiver.recv().await {
             all.extend(piece);
@@ -405,7 +412,7 @@ mod tests {
     #[tokio::test]
     async fn all_of_it_and_parts_of_it() {
         let folder = sample();
-        let get = |options| read(folder.path(), options);
+        let get = |options| read(folder.path(), false, options);
         assert_eq!(get(Options::default()).await.unwrap(), "a\nb\nc\nhalf whole\n\n");
         for (tail, expected) in [
             (0, ""),
@@ -426,8 +433,7 @@ mod tests {
         let expected = "2026-01-01T00:00:04.000000001Z c\n2026-01-01T00:00:05.5Z half whole\n\
                         2026-01-01T00:00:06.000000001Z \n";
         assert_eq!(get(options).await.unwrap(), expected);
-        let options = Options { previous: true, ..Options::default() };
-        assert_eq!(get(options).await.unwrap(), "old\n");
+        assert_eq!(read(folder.path(), true, Options::default()).await.unwrap(), "old\n");
         let options = Options { bytes_max: Some(3), ..Options::default() };
         assert_eq!(get(options).await.unwrap(), "a\nb");
     }
@@ -436,12 +442,12 @@ mod tests {
     async fn what_is_not_there_is_said() {
         let folder = Folder::new();
         assert!(matches!(
-            read(folder.path(), Options::default()).await,
+            read(folder.path(), false, Options::default()).await,
             Err(LogError::None)
         ));
         fs::write(folder.path().join("0.log"), "").unwrap();
-        let options = Options { previous: true, ..Options::default() };
-        assert!(matches!(read(folder.path(), options).await, Err(LogError::NoPrevious)));
+        let previous = read(folder.path(), true, Options::default()).await;
+        assert!(matches!(previous, Err(LogError::NoPrevious)));
     }
 
     #[tokio::test]
@@ -455,7 +461,7 @@ mod tests {
         tasks.spawn({
             let (root, alive) = (folder.path().to_owned(), Arc::clone(&alive));
             let options = Options { follow: true, ..Options::default() };
-            async move { stream(&root, options, move || alive.load(Ordering::SeqCst), sender).await }
+            async move { stream(&root, 0, options, move || alive.load(Ordering::SeqCst), sender).await }
         });
         assert_eq!(receiver.recv().await.unwrap(), b"a\n");
         let mut file = fs::OpenOptions::new().append(true).open(&path).unwrap();
@@ -477,7 +483,7 @@ mod tests {
             let path = folder.path().join("0.log");
             fs::write(&path, line(1, "a") + &line(2, "b") + &line(3, "c")).unwrap();
             let options = Options { tail, ..Options::default() };
-            let mut reader = Reader::open(folder.path(), &options).unwrap();
+            let mut reader = Reader::open(path.clone(), &options).unwrap();
             let mut all = Vec::new();
             for round in 0..3 {
                 let mut file = fs::OpenOptions::new().append(true).open(&path).unwrap();

@@ -11,7 +11,6 @@ use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use super::collect::Collected;
 use super::folder::{Folder, Layer, Name};
 use super::unpack::apply::Fault;
 use super::unpack::{self, Base, Job, Outcome, Packed};
@@ -75,7 +74,7 @@ impl ImageStore {
     ) -> Result<Stored, StoreError> {
         let tried = self.take_in_once(source, root.clone(), bytes.clone(), reference).await;
         match tried {
-            Err(StoreError::DiskFull { .. }) if self.make_room(&reference.to_string()).await? => {
+            Err(StoreError::DiskFull { .. }) if self.make_room(&reference.to_string()).await => {
                 self.take_in_once(source, root, bytes, reference).await
             }
             tried => tried,
@@ -83,19 +82,27 @@ impl ImageStore {
     }
 
     /// Gives up every image on its way but this one; says whether that took anything away.
-    async fn make_room(&self, but: &str) -> Result<bool, StoreError> {
-        let folder = &self.shared.folder;
-        for name in folder.incoming()?.iter().filter(|name| name.name != but) {
-            tracing::info!(
-                image = name.name,
-                "gives up an image that is not complete: the disk has no room for {but}"
-            );
-            folder.arrived(&name.name)?;
+    async fn make_room(&self, but: &str) -> bool {
+        let (store, but) = (self.clone(), but.to_owned());
+        let give_up = move || {
+            let folder = &store.shared.folder;
+            for name in folder.incoming()?.iter().filter(|name| name.name != but) {
+                tracing::info!(
+                    image = name.name,
+                    "gives way to {but}: it is not complete, and the disk is full"
+                );
+                folder.arrived(&name.name)?;
+            }
+            store.collect(&BTreeSet::new())
+        };
+        match tokio::task::spawn_blocking(give_up).await {
+            Ok(Ok(collected)) => collected.layers + collected.documents + collected.partials > 0,
+            Ok(Err(error)) => {
+                tracing::warn!("making room for an image: {}", crate::runtime::explain(&error));
+                false
+            }
+            Err(_) => false,
         }
-        let store = self.clone();
-        let collected = tokio::task::spawn_blocking(move || store.collect(&BTreeSet::new())).await;
-        let collected = collected.unwrap_or_else(|_| Ok(Collected::default()))?;
-        Ok(collected.layers + collected.documents + collected.partials > 0)
     }
 
     async fn take_in_once(

@@ -16,12 +16,12 @@ use std::path::{Path, PathBuf};
 use proto::object::quantity::Quantity;
 use proto::value::Value;
 
+use self::tmpfs::Memory;
 use super::env::{ConfigError, Surroundings, field_ref, key_of, resource_ref};
 use super::supported::TOKEN_VOLUME_PREFIX;
 use crate::removal;
 use crate::rootless::ids::Ids;
 use crate::runtime::inside::{self, Kind};
-use tmpfs::Memory;
 
 /// What files get that say no mode of their own.
 const MODE_DEFAULT: u32 = 0o644;

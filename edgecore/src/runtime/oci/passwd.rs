@@ -18,13 +18,15 @@ pub(in crate::runtime) fn read(root: &Path) -> io::Result<(String, String)> {
 }
 
 fn account_file(root: &File, name: &str) -> io::Result<String> {
-    let file = match inside::open(root, Path::new(name), OFlags::RDONLY | OFlags::NONBLOCK) {
+    // Looked at before it is opened: a device may act on the machine when it is.
+    let place = match inside::open(root, Path::new(name), OFlags::PATH) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
-        file => File::from(file?),
+        place => File::from(place?),
     };
-    if !file.metadata()?.is_file() {
+    if !place.metadata()?.is_file() {
         return Err(io::Error::other("it is no file"));
     }
+    let file = File::open(inside::name(&place))?;
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
     if bytes.len() > usize::try_from(FILE_BYTES_MAX).expect("a megabyte") {
