@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use edgecore::runtime::{Event, Mount, Runtime as _, Security, State};
+use edgecore::runtime::{Container, Event, Mount, Runtime as _, Security, State};
 use proto::object::Uid;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -259,24 +259,30 @@ async fn embedded_a_start_that_is_asked_for_twice_is_one() {
     node.finish(&[&first, &second], &[uid]).await;
 }
 
-/// What ends where there is room nowhere is known as soon as there is, with its code.
-#[tokio::test]
-async fn embedded_an_exit_that_found_no_room_anywhere_waits_for_it() {
-    let smalls = vec![("edge/embedded", "size=64m"), ("run", "size=4m")];
-    let node = Node::small_of(On::Embedded, "noroom", smalls).await.with_image().await;
-    let uid = pod();
+/// A container that ends with code 5 once a file is there.
+fn ends_when_told(node: &Node, pod: Uid) -> (Container, PathBuf) {
     let flags = node.folder.join("flags");
     std::fs::create_dir_all(&flags).unwrap();
-    let mut container = node.script(uid, "c", "until [ -e /flags/go ]; do sleep 0.05; done; exit 5");
+    let mut container = node.script(pod, "c", "until [ -e /flags/go ]; do sleep 0.05; done; exit 5");
     container.mounts = vec![Mount {
         source: flags.clone(),
         target: "/flags".into(),
         read_only: true,
         exact: false,
     }];
+    (container, flags.join("go"))
+}
+
+/// What ends where there is room nowhere is known as soon as there is, with its code.
+#[tokio::test]
+async fn embedded_an_exit_that_found_no_room_anywhere_waits_for_it() {
+    let smalls = vec![("edge/embedded", "size=64m"), ("run", "size=4m")];
+    let node = Node::small_of(On::Embedded, "noroom", smalls).await.with_image().await;
+    let uid = pod();
+    let (container, go) = ends_when_told(&node, uid);
     let id = node.run(&container).await;
     let fillers = ["edge/embedded", "run"].map(|folder| fill(&node.folder.join(folder)));
-    std::fs::write(flags.join("go"), "").unwrap();
+    std::fs::write(go, "").unwrap();
     let shims = node.shims();
     eventually("nothing of it runs", async || {
         node.contained().iter().all(|pid| shims.contains(pid)).then_some(())
@@ -299,18 +305,10 @@ async fn embedded_an_exit_that_found_no_room_is_kept_once_there_is() {
         .with_image()
         .await;
     let uid = pod();
-    let flags = node.folder.join("flags");
-    std::fs::create_dir_all(&flags).unwrap();
-    let mut container = node.script(uid, "c", "until [ -e /flags/go ]; do sleep 0.05; done; exit 5");
-    container.mounts = vec![Mount {
-        source: flags.clone(),
-        target: "/flags".into(),
-        read_only: true,
-        exact: false,
-    }];
+    let (container, go) = ends_when_told(&node, uid);
     let id = node.run(&container).await;
     let filler = fill(&node.folder.join("edge/embedded"));
-    std::fs::write(flags.join("go"), "").unwrap();
+    std::fs::write(go, "").unwrap();
     assert_eq!(node.exit_code(&id).await, 5);
     let kept = node
         .folder

@@ -1,8 +1,9 @@
 //! Images taken in: complete or not at all, going on where a link broke, with what is wrong said.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
-use edgecore::images::store::{RootKind, StoreError, Stored};
+use edgecore::images::store::{ImageStore, RootKind, StoreError, Stored};
 use edgecore::images::{Reference, Registry as Client, Source, Trust};
 use edgecore::runtime::explain;
 use proto::time::Wall;
@@ -228,6 +229,18 @@ async fn images_that_are_wrong_say_where() {
     }
 }
 
+/// A store on a disk of 100 MiB, and where that is.
+fn on_a_small_disk(place: &Place, kind: RootKind) -> (ImageStore, PathBuf) {
+    let disk = place.path("images");
+    let mounted = std::process::Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=100m", "tmpfs"])
+        .arg(&disk)
+        .status()
+        .unwrap();
+    assert!(mounted.success());
+    (open(place.folder.path(), kind), disk)
+}
+
 /// What came of an image before the disk was full is shown, can be taken away, and gives way to another.
 #[tokio::test]
 async fn what_came_of_an_image_that_never_arrives_gives_way() {
@@ -240,16 +253,7 @@ async fn what_came_of_an_image_that_never_arrives_gives_way() {
     let other = Image::of("images.test/other:1", &[tree(&[("other", zeros(40))])], false);
     for kind in KINDS {
         let place = Place::new(kind);
-        let disk = place.path("images");
-        let mount = |words: &[&str]| {
-            std::process::Command::new("mount")
-                .args(words)
-                .arg(&disk)
-                .status()
-                .unwrap()
-        };
-        assert!(mount(&["-t", "tmpfs", "-o", "size=100m", "tmpfs"]).success());
-        let store = open(place.folder.path(), kind);
+        let (store, _) = on_a_small_disk(&place, kind);
         let archive = place.path("archive.tar");
         let fails = async || {
             huge.write(&archive);
@@ -286,16 +290,7 @@ async fn images_larger_than_the_disk_are_refused_and_leave_nothing() {
     assert!(image.layers[0].0.len() < 1 << 20, "a bomb is small");
     for kind in KINDS {
         let place = Place::new(kind);
-        let disk = place.path("images");
-        let mount = |words: &[&str]| {
-            std::process::Command::new("mount")
-                .args(words)
-                .arg(&disk)
-                .status()
-                .unwrap()
-        };
-        assert!(mount(&["-t", "tmpfs", "-o", "size=100m", "tmpfs"]).success());
-        let store = open(place.folder.path(), kind);
+        let (store, disk) = on_a_small_disk(&place, kind);
         let archive = place.path("archive.tar");
         image.write(&archive);
         let error = store.import(&archive).await.unwrap_err();

@@ -11,6 +11,7 @@ pub mod embedded;
 pub mod fake;
 pub mod log_shim;
 mod oci;
+mod tasks;
 pub(crate) use self::oci::{cgroup, inside};
 
 use std::collections::BTreeSet;

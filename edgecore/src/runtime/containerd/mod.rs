@@ -20,7 +20,7 @@ mod record;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use containerd_client::services::v1::container::Runtime as Engine;
@@ -33,7 +33,6 @@ use containerd_client::types::v1::Process;
 use prost_types::{Any, FieldMask};
 use proto::object::Uid;
 use tokio::sync::{Semaphore, mpsc};
-use tokio::task::JoinSet;
 
 use self::client::{Answer as _, Client, PROCESS, QUICK, within};
 use self::exec::Execs;
@@ -50,6 +49,7 @@ use super::{
 use crate::images::registry::escape;
 use crate::images::{Clock, Trust};
 use crate::oci::Spec;
+use crate::runtime::tasks::Tasks;
 
 const LIST: &str = "listing containers";
 const CREATE: &str = "creating the container";
@@ -123,7 +123,7 @@ pub struct Containerd {
     /// One at a time.
     settling: Semaphore,
     /// Those who watch for events; they end with this.
-    watchers: Mutex<JoinSet<()>>,
+    watchers: Tasks,
 }
 
 impl std::fmt::Debug for Containerd {
@@ -151,7 +151,7 @@ impl Containerd {
             machine: machine::read(),
             snapshots: OnceLock::new(),
             settling: Semaphore::new(1),
-            watchers: Mutex::default(),
+            watchers: Tasks::default(),
             clock,
             client,
             config,
@@ -453,10 +453,7 @@ impl Runtime for Containerd {
     fn subscribe(&self) -> mpsc::Receiver<Event> {
         let (sender, receiver) = mpsc::channel(EVENTS_MAX);
         let watch = events::watch(self.client.clone(), self.config.namespace.clone(), sender);
-        self.watchers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .spawn(watch);
+        self.watchers.spawn(watch);
         receiver
     }
 

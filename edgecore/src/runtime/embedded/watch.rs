@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use proto::object::Uid;
 use tokio::sync::{Notify, mpsc};
-use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::client::{Client, ClientError};
@@ -17,6 +16,7 @@ use super::launch::{Launcher, SHIM};
 use super::record::{self, Moment};
 use super::wire::{Answer, LOCK, Request};
 use super::{LOOK, QUICK, RELEASE, TRIES, client};
+use crate::runtime::tasks::Tasks;
 use crate::runtime::{Event, RuntimeError, explain};
 
 /// How many events wait for whoever subscribed; pods beyond that are merged and told later.
@@ -33,7 +33,7 @@ pub(super) struct Watchers {
     turns: Mutex<BTreeMap<Uid, Arc<tokio::sync::Mutex<()>>>>,
     watched: Mutex<BTreeSet<Uid>>,
     subscribers: Mutex<Vec<Arc<Subscriber>>>,
-    tasks: Mutex<JoinSet<()>>,
+    tasks: Tasks,
 }
 
 /// Pods waiting for room in a channel: merged, and never more than there are.
@@ -51,7 +51,7 @@ impl Watchers {
             turns: Mutex::default(),
             watched: Mutex::default(),
             subscribers: Mutex::default(),
-            tasks: Mutex::default(),
+            tasks: Tasks::default(),
         }
     }
 
@@ -59,7 +59,7 @@ impl Watchers {
         let (sender, receiver) = mpsc::channel(EVENTS_MAX);
         let subscriber = Arc::new(Subscriber::default());
         locked(&self.subscribers).push(Arc::clone(&subscriber));
-        locked(&self.tasks).spawn(tell(subscriber, sender));
+        self.tasks.spawn(tell(subscriber, sender));
         receiver
     }
 
@@ -67,7 +67,7 @@ impl Watchers {
     pub(super) fn watch(self: &Arc<Self>, pod: Uid) {
         if locked(&self.watched).insert(pod) {
             let this = Arc::downgrade(self);
-            locked(&self.tasks).spawn(async move {
+            self.tasks.spawn(async move {
                 let mut wait = RETRY;
                 while let Some(watchers) = this.upgrade() {
                     if !watchers.runs(pod) {
