@@ -8,6 +8,8 @@ use daemon::config::Configuration;
 use daemon::logging::Level;
 use serde::{Deserialize, Serialize};
 
+use crate::controllers::event_ttl;
+
 /// What `event_ttl_s` may be: from a minute, in which somebody can look, to the week that a site may be without anybody.
 const EVENT_TTL_S: RangeInclusive<u32> = 60..=604_800;
 
@@ -40,7 +42,7 @@ impl Default for Config {
             hub: SocketAddr::from(([0, 0, 0, 0], 7443)),
             hosts: Vec::new(),
             sealing_key: None,
-            event_ttl_s: 3600,
+            event_ttl_s: event_ttl::TTL_S,
             log: Level::Info,
         }
     }

@@ -12,7 +12,6 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use rustix::process::Signal;
-
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 

@@ -12,7 +12,7 @@ use tests::ship::{ARM64, Programs};
 
 use super::site::{DATA, FOREVER, Site, all_run};
 
-/// The version of the image, and those that it is brought to: the next, and one from before.
+/// The version of an image that is made here, and those that it is brought to: the next, and one from before.
 const SHIPPED: &str = "0.1.0~dev+git20260102000000.0123abc";
 const OTHERS: [&str; 2] = [
     "0.1.0~dev+git20260103000000.4567def",

@@ -15,7 +15,7 @@ use super::view::{Change, Now, View};
 use super::{Controller, at_once};
 
 /// How long an event is kept where nothing else is configured, as a Kubernetes API server keeps it.
-pub const TTL: Duration = Duration::from_secs(3600);
+pub const TTL_S: u32 = 3600;
 
 /// How many events are kept; past it the one that was told longest ago goes.
 pub const EVENTS_MAX: usize = 10_000;
@@ -117,6 +117,8 @@ impl Controller for EventTtl {
 mod tests {
     use super::super::model::Model;
     use super::*;
+
+    const TTL: Duration = Duration::from_secs(TTL_S as u64);
 
     fn event(model: &mut Model, name: &str) -> Key {
         model.create(&format!(

@@ -20,7 +20,10 @@ impl Cloud {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(store::Config::new(folder.path())).unwrap();
         let (sessions, mut supervisor) = (Sessions::default(), Supervisor::default());
-        let config = Config { root_ca: "PEM".to_owned(), event_ttl: event_ttl::TTL };
+        let config = Config {
+            root_ca: "PEM".to_owned(),
+            event_ttl: Duration::from_secs(event_ttl::TTL_S.into()),
+        };
         run(&store, &sessions, clock, &mut supervisor, config);
         (Self { store, sessions, _folder: folder }, supervisor)
     }

@@ -6,7 +6,7 @@ pub(in crate::runtime) const TERM: u32 = 15;
 const LAST: u32 = 64;
 /// The first that is a program's own to use, and the last.
 const FIRST_REAL_TIME: u32 = 34;
-/// Each is called `RTMIN+n` up to here, and `RTMAX-n` from there on; both are understood for all.
+/// Those that have names of their own.
 const NAMES: [(&str, libc::c_int); 31] = [
     ("HUP", libc::SIGHUP),
     ("INT", libc::SIGINT),
